@@ -1,0 +1,1 @@
+"""Defences: one file each; an inner attack and a pure loss of logits."""

@@ -1,0 +1,19 @@
+"""The one exception a user is meant to read."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """One sentence that names the value at fault and the way out; the CLI prints it bare."""
+
+
+def unknown(what: str, got: str, known: Iterable[str]) -> UserError:
+    """The error for a name that is not in a list: the nearest name, then the list."""
+    choices = sorted(known)
+    near = difflib.get_close_matches(got.lower(), choices, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    listed = ", ".join(choices) if choices else "none"
+    return UserError(f"unknown {what} {got!r}.{hint} Known: {listed}.")
