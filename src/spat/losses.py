@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (the field's name for it)
+import torch.nn.functional as F
 from torch import Tensor
 
 from spat.errors import unknown

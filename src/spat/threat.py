@@ -50,7 +50,7 @@ class Linf:
         return (2 * rng.uniform(source, x) - 1) * column(self.eps, x)
 
     def steepest(self, gradient: Tensor) -> Tensor:
-        """The unit step that raises a linear function most; sign(0) = 0, as in the field's codes."""
+        """The unit step that raises a linear function most; sign(0) = 0, as everywhere."""
         return gradient.sign()
 
     def project(self, x_adv: Tensor, x: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ class L2:
 
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """[n] Euclidean length of the change."""
-        return (x_adv - x).flatten(1).norm(dim=1)
+        return _length(x_adv - x).flatten()
 
 
 Threat = Linf | L2
@@ -108,7 +108,8 @@ def threat(norm: str, eps: Budget) -> Threat:
 
 
 def _length(v: Tensor) -> Tensor:
-    return v.flatten(1).norm(dim=1).reshape(-1, *[1] * (v.ndim - 1))
+    length: Tensor = torch.linalg.vector_norm(v.flatten(1), dim=1)
+    return length.reshape(-1, *[1] * (v.ndim - 1))
 
 
 def _extent(eps: Budget) -> tuple[float, float]:

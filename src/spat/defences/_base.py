@@ -63,10 +63,11 @@ class Defence:
     passes: ClassVar[Passes] = "adversarial"
     head: ClassVar[Literal["any", "cosine"]] = "any"
 
-    def terms(
-        self, clean: Any, adv: Any, labels: Tensor, *, progress: Progress | None = None, **seen: Any
-    ) -> Terms:
-        """The loss as a pure function of logits [n, C]; `clean` or `adv` is None if unused."""
+    def terms(self, clean: Any, adv: Any, labels: Tensor, **context: Any) -> Terms:
+        """The loss as a pure function of logits [n, C]; `clean` or `adv` is None if unused.
+
+        context: `progress`, and whatever the inner attack saw (`Crafted.seen`)
+        """
         raise NotImplementedError
 
     def inner_loss(self) -> AttackLoss | None:

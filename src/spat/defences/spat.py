@@ -14,13 +14,13 @@ above c_y = (1 + beta) / 2 the loss then pushes the true cosine down.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor
 
 from spat.attacks.pgd import PGD
-from spat.defences._base import Defence, Passes, Progress, Terms, in_range, positive
+from spat.defences._base import Defence, Passes, Terms, in_range, positive
 from spat.losses import AttackLoss, ce, log_ratio
 
 PRESETS = {
@@ -75,9 +75,7 @@ class SPAT(Defence):
     def inner_loss(self) -> AttackLoss:
         return lambda c_adv, y, c: self.robustness(c, c_adv)[0]  # type: ignore[arg-type]
 
-    def terms(
-        self, clean: Tensor, adv: Tensor, labels: Tensor, *, progress: Progress | None = None
-    ) -> Terms:
+    def terms(self, clean: Tensor, adv: Tensor, labels: Tensor, **context: Any) -> Terms:
         accuracy = self.accuracy(clean, labels)
         robustness, kl, inconsistency = self.robustness(clean, adv)
         return Terms(

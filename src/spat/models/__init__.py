@@ -1,0 +1,14 @@
+"""Architectures, one file each: images in [0, 1] in, logits out."""
+
+from spat.models._build import build_model
+from spat.models._convention import adapt_state
+from spat.models._heads import CosineHead, cosine_heads, head_scale, renormalise_heads
+
+__all__ = [
+    "CosineHead",
+    "adapt_state",
+    "build_model",
+    "cosine_heads",
+    "head_scale",
+    "renormalise_heads",
+]
