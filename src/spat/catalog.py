@@ -103,7 +103,7 @@ def build(kind: str, name: str, **given: Any) -> Any:
 def settings(kind: str, name: str) -> list[Setting]:
     """The typed settings of a component, nested ones flattened, with its preset's values."""
     component = find(kind, name)
-    flat = _flatten(component.factory, "")
+    flat = flatten(component.factory)
     return [
         replace(s, default=component.preset[s.name]) if s.name in component.preset else s
         for s in flat
@@ -124,7 +124,8 @@ def _reach_in(built: Any, nested: Mapping[str, Any]) -> Any:
     return built
 
 
-def _flatten(factory: Callable[..., Any], prefix: str) -> list[Setting]:
+def flatten(factory: Callable[..., Any], prefix: str = "") -> list[Setting]:
+    """The typed settings of a callable, those of nested frozen values flattened to dotted names."""
     hints = typing.get_type_hints(factory)  # of a dataclass: its fields, inherited ones included
     texts = _documented(factory)
     flat: list[Setting] = []
@@ -133,7 +134,7 @@ def _flatten(factory: Callable[..., Any], prefix: str) -> list[Setting]:
             continue
         default, name = parameter.default, prefix + parameter.name
         if is_dataclass(default) and not isinstance(default, type):
-            parts = _flatten(type(default), name + ".")
+            parts = flatten(type(default), name + ".")
             flat += [_with_value(part, default, name) for part in parts]
         else:
             hint = hints.get(parameter.name, Any)

@@ -1,0 +1,210 @@
+"""An experiment as one frozen value: read from TOML, overridden by flags, shown, hashed.
+
+Settings are flat: `epochs`, `lr`, `data`, `model.width`, `defence.scale`, `defence.attack.steps`.
+A TOML table `[defence]` with `name = "spat"` means the same as `defence = "spat"` and dotted keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from spat import catalog
+from spat.convert import convert
+from spat.errors import UserError, unknown
+
+COMPONENTS = {"data": "dataset", "model": "model", "defence": "defence"}
+Flat = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A component by name, with the settings given for it."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a model is trained, whatever the defence.
+
+    epochs: passes over the training set
+    batch_size: images an update
+    lr: learning rate at its peak
+    momentum: of SGD
+    weight_decay: of every parameter, as in the field's codes
+    schedule: of the learning rate: steps (x decay at each milestone), cosine, one-cycle or constant
+    milestones: epochs (counted from 1) at whose start the stepwise rate drops
+    decay: factor of each drop
+    warmup: epochs (or a part of one) of linear rise to the full rate
+    attack_ramp: share of training over which the inner attack grows from one step to all
+    eps_ramp: share of training over which the inner attack's eps grows from a tenth to all
+    augment: auto (what suits the data set), none, or crop-flip
+    validation: share of the training set held out to choose the best epoch
+    validation_images: at most so many of them are attacked after each epoch
+    precision: of the inner attack: auto (bfloat16 where the hardware is fast at it) or a type
+    save_every: minutes between checkpoints, besides one an epoch
+    """
+
+    epochs: int = 100
+    batch_size: int = 128
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 2e-4
+    schedule: Literal["steps", "cosine", "one-cycle", "constant"] = "steps"
+    milestones: tuple[int, ...] = (75, 90)
+    decay: float = 0.1
+    warmup: float = 0.0
+    attack_ramp: float = 0.0
+    eps_ramp: float = 0.0
+    augment: Literal["auto", "none", "crop-flip"] = "auto"
+    validation: float = 0.1
+    validation_images: int = 1000
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    save_every: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be 1 or more, got {getattr(self, name)}.")
+        for name in ("lr", "save_every"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"{name} must be positive, got {getattr(self, name):g}.")
+        for name in ("attack_ramp", "eps_ramp", "momentum"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"{name} must lie in [0, 1], got {getattr(self, name):g}.")
+        if not 0 <= self.validation < 1:
+            raise UserError(f"validation must lie in [0, 1), got {self.validation:g}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Everything that decides a result.
+
+    eps: budget of training and evaluation; by default the data set's usual one
+    attacks: what the trained model is evaluated against
+    n: evaluate on so many test images, the first ones; by default on all
+    seed: decides every random number
+    device: auto, cpu, cuda or cuda:0 and so on
+    """
+
+    data: Choice = Choice("mnist-mini")
+    model: Choice = Choice("small-cnn")
+    defence: Choice = Choice("spat")
+    training: Training = Training()
+    eps: float | None = None
+    attacks: tuple[str, ...] = ("pgd-20", "cw")
+    n: int | None = None
+    seed: int = 0
+    device: str = "auto"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The flat settings of a TOML file."""
+    try:
+        return _flat(tomllib.loads(path.read_text()))
+    except FileNotFoundError:
+        raise UserError(f"there is no settings file {path}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}.") from None
+
+
+def experiment(flat: Flat) -> Experiment:
+    """Build the experiment that flat settings describe; unknown ones get the nearest name."""
+    known = known_settings(flat)
+    for key in flat:
+        if key not in known:
+            raise unknown("setting", key, _siblings(key, known))
+    typed = {key: convert(value, known[key].annotation, key) for key, value in flat.items()}
+    own = {key: typed[key] for key in _names(Experiment) if key in typed and key not in COMPONENTS}
+    training = Training(**{key: typed[key] for key in _names(Training) if key in typed})
+    return Experiment(
+        data=_choice("data", typed),
+        model=_choice("model", typed),
+        defence=_choice("defence", typed),
+        training=training,
+        **own,
+    )
+
+
+def known_settings(flat: Flat) -> dict[str, catalog.Setting]:
+    """Every setting that can be given, for the components these settings choose."""
+    owned = (*catalog.flatten(Training), *catalog.flatten(Experiment))
+    known = {setting.name: setting for setting in owned if "." not in setting.name}
+    for key, kind in COMPONENTS.items():
+        name = str(flat.get(key, _default_name(key)))
+        summary = f"{kind} by name, see `spat list`"
+        known[key] = catalog.Setting(key, str, _default_name(key), summary)
+        if not is_import_path(name):
+            for setting in catalog.settings(kind, name):
+                full = f"{key}.{setting.name}"
+                known[full] = catalog.Setting(
+                    full, setting.annotation, setting.default, setting.help
+                )
+    return known
+
+
+def is_import_path(name: str) -> bool:
+    """`package.module:factory` or `path/to/file.py:factory` names the user's own model."""
+    return ":" in name
+
+
+def flatten(given: Experiment) -> dict[str, Any]:
+    """The flat settings of an experiment: the inverse of `experiment`."""
+    flat: dict[str, Any] = {}
+    for key in COMPONENTS:
+        choice = getattr(given, key)
+        flat[key] = choice.name
+        flat |= {f"{key}.{name}": value for name, value in choice.settings.items()}
+    flat |= {key: getattr(given, key) for key in _names(Experiment) if key not in _STRUCTURE}
+    flat |= {key: getattr(given.training, key) for key in _names(Training)}
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in flat.items()}
+
+
+def digest(flat: Flat) -> str:
+    """A short name for exactly these settings."""
+    text = json.dumps(dict(flat), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+_STRUCTURE = ("training", *COMPONENTS)
+
+
+def _siblings(key: str, known: Mapping[str, Any]) -> list[str]:
+    """The settings of the same component; all of them would drown the nearest one."""
+    owner = key.rpartition(".")[0]
+    return [name for name in known if name.rpartition(".")[0] == owner] or list(known)
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        elif key == "name" and prefix[:-1] in COMPONENTS:
+            flat[prefix[:-1]] = value
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _choice(key: str, typed: Flat) -> Choice:
+    prefix = key + "."
+    given = {name[len(prefix) :]: v for name, v in typed.items() if name.startswith(prefix)}
+    return Choice(typed.get(key, _default_name(key)), given)
+
+
+def _default_name(key: str) -> str:
+    default = Experiment.__dataclass_fields__[key].default
+    assert default is not MISSING
+    return str(default.name)
+
+
+def _names(owner: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(owner))
