@@ -155,7 +155,7 @@ def _documented(factory: Callable[..., Any]) -> dict[str, str]:
     texts: dict[str, str] = {}
     for owner in reversed(owners):
         for line in (owner.__doc__ or "").splitlines():
-            match = re.match(r"^\s{4,}(\w+): (.+)$", line)
+            match = re.match(r"\s*(\w+): (.+)$", line)
             if match:
                 texts[match[1]] = match[2].strip()
     return texts

@@ -107,5 +107,9 @@ def preserved(device: torch.device) -> Iterator[None]:
 def global_seed(device: torch.device, *names: Purpose) -> Iterator[None]:
     """Make layers that draw from the global generator (dropout) a function of these names."""
     with preserved(device):
-        torch.manual_seed(derive(*names))
+        seed = derive(*names)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed GPUs as well
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         yield

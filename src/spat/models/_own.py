@@ -28,8 +28,7 @@ def find_own(path: str) -> Callable[..., Any]:
         )
     module = _file(where) if where.endswith(".py") else _module(where)
     if not hasattr(module, attribute):
-        known = [name for name, value in vars(module).items() if _may_build(name, value)]
-        raise unknown(f"factory in {where}", attribute, known)
+        raise unknown(f"factory in {where}", attribute, _defined_in(module))
     found = getattr(module, attribute)
     if isinstance(found, nn.Module) or not callable(found):
         raise UserError(
@@ -98,8 +97,10 @@ def _importable(where: str) -> Iterator[None]:
             sys.path.remove(folder)
 
 
-def _may_build(name: str, value: object) -> bool:
-    return callable(value) and not name.startswith("_")
+def _defined_in(module: ModuleType) -> list[str]:
+    """The functions and classes of a module, without those it imports."""
+    own = [v for v in vars(module).values() if getattr(v, "__module__", "") == module.__name__]
+    return [value.__name__ for value in own if hasattr(value, "__name__")]
 
 
 def _kind(value: object) -> str:

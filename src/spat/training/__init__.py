@@ -1,0 +1,1 @@
+"""Training: the loop, its schedules, its checkpoints and its event sinks."""

@@ -1,0 +1,272 @@
+"""The training loop: batches in, events out.
+
+Every random number is a function of (seed, epoch or step, purpose), so the state of a run is its
+weights, the optimiser's buffers and a few counters: a checkpoint holds all of it, and a resumed run
+goes on exactly as if it had not stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spat.config import Training
+from spat.data import Images, crop_flip
+from spat.defences._base import Defence, Progress, Terms
+from spat.errors import UserError
+from spat.models import renormalise_heads
+from spat.records import Event
+from spat.rng import generator, global_seed
+from spat.training import checkpoint
+from spat.training.schedule import learning_rate, ramped
+from spat.training.validation import Validation, validate
+
+EVENT_SECONDS = 0.5  # at most so often a step is told of
+
+
+@dataclass
+class Counters:
+    """What a run knows of itself besides tensors; saved with every checkpoint."""
+
+    step: int = 0
+    best: float = -1.0
+    best_epoch: int = 0
+    seconds: float = 0.0
+    sums: dict[str, float] = field(default_factory=dict)
+    seen: int = 0
+
+
+@dataclass
+class Trainer:
+    """One run. `run()` trains `model` in place and yields events; `best` holds the best weights.
+
+    describe: JSON-able facts written into every weights file (what model this is, which settings)
+    """
+
+    model: nn.Module
+    train: Images
+    validation: Images | None
+    defence: Defence
+    settings: Training
+    seed: int = 0
+    device: torch.device = torch.device("cpu")
+    augment: bool = False
+    folder: Path | None = None
+    describe: Mapping[str, Any] = field(default_factory=dict)
+    counters: Counters = field(default_factory=Counters)
+
+    def __post_init__(self) -> None:
+        self.model.to(self.device)
+        self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.train = self.train.to(self.device)
+        settings = self.settings
+        self.optimiser = torch.optim.SGD(
+            [p for p in self.model.parameters() if p.requires_grad],
+            lr=settings.lr,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+        )
+        self.per_epoch = math.ceil(len(self.train) / settings.batch_size)
+        self.total = self.per_epoch * settings.epochs
+        self.best: dict[str, Tensor] = {}
+        self._saved_at = time.monotonic()
+
+    def run(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]:
+        """Train to the end, or to the step in which `stop()` becomes true."""
+        while self.counters.step < self.total and not stop():
+            yield from self._train_one()
+            if self.counters.step % self.per_epoch == 0:
+                yield from self._end_epoch()
+            elif self._save_is_due():
+                yield self._save()
+        stopped = self.counters.step < self.total
+        if stopped and self.folder is not None:
+            yield self._save()
+        yield Event(
+            "end",
+            {
+                "epochs": self.settings.epochs,
+                "step": self.counters.step,
+                "seconds": round(self.counters.seconds, 2),
+                "stopped": stopped,
+            },
+        )
+
+    def resume(self) -> None:
+        """Go on from the newest whole checkpoint of the run folder."""
+        assert self.folder is not None
+        _, tensors, meta = checkpoint.newest(self.folder)
+        _load(self.model, _under("model", tensors))
+        self.best = _under("best", tensors)
+        for index, parameter in enumerate(self._parameters()):
+            if f"momentum/{index}" in tensors:
+                # Same memory layout as the parameter, so that updates round the same way.
+                buffer = torch.empty_like(parameter).copy_(tensors[f"momentum/{index}"])
+                self.optimiser.state[parameter]["momentum_buffer"] = buffer
+        self.counters = Counters(**meta["counters"])
+
+    def _train_one(self) -> Iterator[Event]:
+        begun, step = time.perf_counter(), self.counters.step
+        epoch, position = divmod(step, self.per_epoch)
+        x, y = self._batch(epoch, position, step)
+        progress = Progress(epoch + 1, self.settings.epochs, step, self.total)
+        lr = learning_rate(self.settings, step / self.per_epoch)
+        terms = self._update(x, y, progress, lr)
+        seconds = time.perf_counter() - begun
+        self.counters.step += 1
+        self.counters.seconds += seconds
+        self._count(terms, len(x))
+        yield from self._tell_step(progress, lr, terms, len(x) / seconds)
+
+    def _batch(self, epoch: int, position: int, step: int) -> tuple[Tensor, Tensor]:
+        """Batches of an epoch differ by at most one image: no short one upsets BatchNorm."""
+        order = torch.randperm(len(self.train), generator=generator(self.seed, "order", epoch))
+        index = torch.tensor_split(order, self.per_epoch)[position]
+        images = self.train[index]
+        x, y = images.floats()
+        return (crop_flip(x, generator(self.seed, "augment", step)) if self.augment else x), y
+
+    def _update(self, x: Tensor, y: Tensor, progress: Progress, lr: float) -> Terms:
+        """One update. Dropout draws from a seeded global generator; the attack has its own."""
+        defence = ramped(self.defence, self.settings, progress.step / self.total)
+        noise = generator(self.seed, "attack", progress.step)
+        with global_seed(self.device, self.seed, "forward", progress.step):
+            terms = defence.objective(self.model, x, y, rng=noise, progress=progress)
+            self._refuse_nonfinite(terms, progress)
+            self.optimiser.zero_grad(set_to_none=True)
+            terms.loss.backward()  # type: ignore[no-untyped-call]
+        for group in self.optimiser.param_groups:
+            group["lr"] = lr
+        self.optimiser.step()
+        renormalise_heads(self.model)
+        return terms
+
+    def _refuse_nonfinite(self, terms: Terms, progress: Progress) -> None:
+        if math.isfinite(terms.loss.item()):
+            return
+        kept = "there is none yet"
+        if self.folder is not None and list(self.folder.glob("checkpoint-*")):
+            kept = f"it is {checkpoint.newest(self.folder)[0]}"
+        raise UserError(
+            f"the loss became {terms.loss.item()} at step {progress.step} "
+            f"(epoch {progress.epoch}); the update was not made. Lower lr, or lengthen warmup; "
+            f"of the last good checkpoint: {kept}."
+        )
+
+    def _count(self, terms: Terms, n: int) -> None:
+        """Sums over examples, so that a mean over the epoch weighs every image alike."""
+        counters = self.counters
+        values = {"loss": terms.per_example, **{f"term.{k}": v for k, v in terms.named.items()}}
+        for name, value in values.items():
+            total = float(value.detach().sum())
+            counters.sums[name] = counters.sums.get(name, 0.0) + total
+        counters.seen += n
+
+    def _tell_step(
+        self, progress: Progress, lr: float, terms: Terms, speed: float
+    ) -> Iterator[Event]:
+        now = time.monotonic()
+        if now - getattr(self, "_told_at", 0.0) < EVENT_SECONDS:
+            return
+        self._told_at = now
+        done = self.counters.step
+        eta = self.counters.seconds / done * (self.total - done)
+        yield Event(
+            "step",
+            {
+                "epoch": progress.epoch,
+                "epochs": progress.epochs,
+                "step": done,
+                "steps": self.total,
+                "lr": lr,
+                "loss": terms.loss.item(),
+                **{f"term.{name}": float(value.mean()) for name, value in terms.named.items()},
+                "images_per_s": round(speed, 1),
+                "eta_s": round(eta, 1),
+            },
+        )
+
+    def _end_epoch(self) -> Iterator[Event]:
+        counters = self.counters
+        epoch = counters.step // self.per_epoch
+        means = {name: total / counters.seen for name, total in counters.sums.items()}
+        counters.sums, counters.seen = {}, 0
+        held = self._validate()
+        score = held.robust if held is not None else float(epoch)  # without one, the last is best
+        is_best = score > counters.best
+        if is_best:
+            counters.best, counters.best_epoch = score, epoch
+            self.best = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
+        yield Event(
+            "epoch",
+            {
+                "epoch": epoch,
+                "epochs": self.settings.epochs,
+                "step": counters.step,
+                **means,
+                "val_clean": held.clean if held else None,
+                "val_robust": held.robust if held else None,
+                "val_attack": held.attack if held else None,
+                "lr": learning_rate(self.settings, (counters.step - 1) / self.per_epoch),
+                "images_per_s": round(
+                    counters.step * len(self.train) / self.per_epoch / counters.seconds, 1
+                ),
+                "best": is_best,
+                "seconds": round(counters.seconds, 2),
+            },
+        )
+        if self.folder is not None:
+            yield self._save()
+
+    def _validate(self) -> Validation | None:
+        if self.validation is None:
+            return None
+        chosen = self.validation[: self.settings.validation_images].to(self.device)
+        return validate(self.model, chosen, self.defence.attack, self.seed)
+
+    def _save_is_due(self) -> bool:
+        waited = time.monotonic() - self._saved_at
+        return self.folder is not None and waited > 60 * self.settings.save_every
+
+    def _save(self) -> Event:
+        """Weights for others first; the checkpoint, which marks the state as whole, last."""
+        assert self.folder is not None
+        counters, state = self.counters, self.model.state_dict()
+        facts = {**self.describe, "step": counters.step, "best_epoch": counters.best_epoch}
+        checkpoint.write(self.folder / "last.safetensors", state, facts)
+        if self.best:
+            checkpoint.write(self.folder / "best.safetensors", self.best, facts)
+        tensors = {f"model/{name}": tensor for name, tensor in state.items()}
+        tensors |= {f"best/{name}": tensor for name, tensor in self.best.items()}
+        for index, parameter in enumerate(self._parameters()):
+            buffer = self.optimiser.state[parameter].get("momentum_buffer")
+            if buffer is not None:
+                tensors[f"momentum/{index}"] = buffer
+        path = checkpoint.save_checkpoint(
+            self.folder, counters.step, tensors, {**facts, "counters": vars(counters)}
+        )
+        self._saved_at = time.monotonic()
+        return Event("checkpoint", {"path": str(path), "step": counters.step})
+
+    def _parameters(self) -> list[nn.Parameter]:
+        return list(self.optimiser.param_groups[0]["params"])
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    start = prefix + "/"
+    return {name[len(start) :]: t for name, t in tensors.items() if name.startswith(start)}
+
+
+def _load(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    try:
+        model.load_state_dict(dict(state))
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise UserError(f"the checkpoint belongs to another architecture: {reason}") from None

@@ -1,0 +1,40 @@
+"""By what the best epoch is chosen: accuracy on held-out images under a short attack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from spat.attacks.pgd import PGD
+from spat.data import Images
+from spat.modes import evaluating
+from spat.rng import PerExample, derive
+
+BATCH = 500
+STEPS = 10
+
+
+@dataclass(frozen=True)
+class Validation:
+    clean: float
+    robust: float
+    attack: str
+
+
+def validate(model: nn.Module, images: Images, inner: PGD, seed: int) -> Validation:
+    """Clean accuracy, and accuracy under a margin attack, which no scale of the logits weakens."""
+    attack = PGD(eps=inner.eps, norm=inner.norm, steps=STEPS, loss="margin")
+    correct = held = 0
+    for start in range(0, len(images), BATCH):
+        part = images[start : start + BATCH]
+        x, y = part.floats()
+        source = PerExample(derive(seed, "validation"), torch.arange(start, start + len(part)))
+        with evaluating(model), torch.no_grad():
+            right = model(x).argmax(1) == y
+            x_adv = attack(model, x, y, rng=source)
+            both = right & (model(x_adv).argmax(1) == y)
+        correct, held = correct + int(right.sum()), held + int(both.sum())
+    name = f"margin pgd-{STEPS}, eps {inner.eps:.4g}"
+    return Validation(correct / len(images), held / len(images), name)
