@@ -68,20 +68,24 @@ def presets(kind: str, name: str) -> dict[str, dict[str, Any]]:
     return {f"{name}-{preset}": dict(values) for preset, values in held.items()}
 
 
+def stem(kind: str, name: str) -> str:
+    """The component that a name or the name of one of its presets belongs to."""
+    wanted, known = _plain(name), names(kind)
+    owners = [one for one in known if wanted == one or wanted.startswith(one + "-")]
+    if not owners:
+        raise unknown(kind, name, known)
+    return max(owners, key=len)
+
+
 def find(kind: str, name: str) -> Component:
     """The component (with its preset, if the name has one) that a name stands for."""
-    wanted = name.strip().lower().replace("_", "-")
-    known = names(kind)
-    if wanted in known:
-        return Component(kind, wanted, _factory(kind, wanted))
-    stems = [stem for stem in known if wanted.startswith(stem + "-")]
-    for stem in sorted(stems, key=len, reverse=True):
-        held = presets(kind, stem)
-        if wanted in held:
-            return Component(kind, wanted, _factory(kind, stem), held[wanted])
-        if held:
-            raise unknown(f"preset of {kind} {stem!r}", wanted, held)
-    raise unknown(kind, name, known)
+    wanted, owner = _plain(name), stem(kind, name)
+    if wanted == owner:
+        return Component(kind, wanted, _factory(kind, owner))
+    held = presets(kind, owner)
+    if wanted not in held:
+        raise unknown(kind, name, [*names(kind), *held])
+    return Component(kind, wanted, _factory(kind, owner), held[wanted])
 
 
 def build(kind: str, name: str, **given: Any) -> Any:
@@ -108,6 +112,10 @@ def settings(kind: str, name: str) -> list[Setting]:
         replace(s, default=component.preset[s.name]) if s.name in component.preset else s
         for s in flat
     ]
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().replace("_", "-")
 
 
 def _holds_parts(key: str, known: Mapping[str, Setting]) -> bool:

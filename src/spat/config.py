@@ -20,6 +20,7 @@ from spat.errors import UserError, unknown
 
 COMPONENTS = {"data": "dataset", "model": "model", "defence": "defence"}
 Flat = Mapping[str, Any]
+Norm = Literal["linf", "l2"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class Experiment:
     """Everything that decides a result.
 
     eps: budget of training and evaluation; by default the data set's usual one
+    norm: of the budget: linf or l2
     attacks: what the trained model is evaluated against
     n: evaluate on so many test images, the first ones; by default on all
     seed: decides every random number
@@ -99,6 +101,7 @@ class Experiment:
     defence: Choice = Choice("spat")
     training: Training = Training()
     eps: float | None = None
+    norm: Norm = "linf"
     attacks: tuple[str, ...] = ("pgd-20", "cw")
     n: int | None = None
     seed: int = 0

@@ -6,6 +6,7 @@ so that values and gradients stay finite for any logits that are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -20,10 +21,13 @@ def ce(z: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(z, y, reduction="none")
 
 
-def log_ratio(z: Tensor, z_adv: Tensor) -> Tensor:
-    """t_j = p_j log(p_j / q_j), [n, C]: the terms whose sum over the classes is KL(p || q)."""
+def log_ratio(z: Tensor, z_adv: Tensor, floor: float = 0.0) -> Tensor:
+    """t_j = p_j log(p_j / q_j), [n, C]: the terms whose sum over the classes is KL(p || q).
+
+    floor: added to q inside the logarithm, as some published codes do
+    """
     lp, lq = z.log_softmax(1), z_adv.log_softmax(1)
-    return lp.exp() * (lp - lq)
+    return lp.exp() * (lp - _log_plus(lq, floor))
 
 
 def kl(z: Tensor, z_adv: Tensor) -> Tensor:
@@ -34,6 +38,23 @@ def kl(z: Tensor, z_adv: Tensor) -> Tensor:
 def runner_up(z: Tensor, y: Tensor) -> Tensor:
     """[n] the best class other than y; the label is masked, so that ties have one answer."""
     return z.scatter(1, y[:, None], -torch.inf).argmax(1)
+
+
+def log_rest(z: Tensor, k: Tensor) -> Tensor:
+    """log(1 - p_k), summed over the other classes: exact where p_k itself rounds to 1."""
+    return z.log_softmax(1).scatter(1, k[:, None], -torch.inf).logsumexp(1)
+
+
+def boosted_ce(z: Tensor, y: Tensor, slack: float = 0.0) -> Tensor:
+    """MART's -log p_y - log(1 + slack - p_k), k the best other class."""
+    return ce(z, y) - _log_plus(log_rest(z, runner_up(z, y)), slack)
+
+
+def _log_plus(log_value: Tensor, constant: float) -> Tensor:
+    """log(value + constant) from log(value)."""
+    if constant == 0:
+        return log_value
+    return torch.logaddexp(log_value, torch.full_like(log_value, math.log(constant)))
 
 
 def margin(z: Tensor, y: Tensor) -> Tensor:

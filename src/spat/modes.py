@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from spat import rng
 
@@ -38,3 +39,19 @@ def borrowed(model: nn.Module, device: torch.device) -> Iterator[None]:
     """
     with evaluating(model), rng.preserved(device), torch.enable_grad():
         yield
+
+
+class Substituted(nn.Module):
+    """A model seen with other parameters or buffers, by name; it is not written to.
+
+    A tensor computed from the model's own parameter passes its gradient on to it. Buffers that are
+    not replaced are the model's: its BatchNorm statistics are updated by a training pass as usual.
+    """
+
+    def __init__(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.model, self.tensors = model, dict(tensors)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = functional_call(self.model, self.tensors, (x,))
+        return logits

@@ -125,7 +125,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Record:
-    """A result that can be traced and rerun: what was measured, on what, with which settings."""
+    """A result that can be traced and rerun: what was measured, on what, with which settings.
+
+    `attacks` tells each attack by its name in `measured` with all its settings: its repr.
+    """
 
     settings: Mapping[str, Scalar]
     settings_hash: str
@@ -139,6 +142,7 @@ class Record:
     hardware: Mapping[str, Scalar]
     seconds: Mapping[str, float]
     doubts: tuple[str, ...] = ()
+    attacks: Mapping[str, str] = field(default_factory=dict)
     schema: int = SCHEMA
 
     def to_json(self) -> dict[str, Any]:

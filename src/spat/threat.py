@@ -7,15 +7,14 @@ ball around x, then on the pixel box) and the distance. `eps` is one number, or 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from spat import rng
+from spat.config import Norm as Norm  # also this module's word
 from spat.errors import UserError
 
-Norm = Literal["linf", "l2"]
 Budget = float | Tensor
 TINY = 1e-12  # keeps a zero gradient from becoming NaN when it is normalised
 

@@ -18,7 +18,7 @@ def cw(
     step_size: float | None = None,
     restarts: int = 1,
 ) -> PGD:
-    """PGD on the per-example margin; being a difference of logits it does not depend on their scale.
+    """PGD on the per-example margin: a difference of logits, whatever their scale.
 
     eps: budget: 0 to 1 for linf, such as 8/255; a Euclidean length for l2
     norm: linf or l2

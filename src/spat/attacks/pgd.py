@@ -134,7 +134,7 @@ class PGD(Attack):
         return 2 * self.eps / max(self.steps, 1)
 
     def _begin(self, x: Tensor, source: random.Source, noise: Tensor | None) -> Tensor:
-        """The first iterate. The Gaussian one is not clipped, as in the codes that introduced it."""
+        """The first iterate; a Gaussian start is not clipped, as in the codes that use it."""
         if noise is None:
             if self.start == "zero":
                 return x.clone()

@@ -1,0 +1,121 @@
+"""The front door from Python: build any component by name, train and evaluate any model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from spat import catalog
+from spat.attacks._base import Attack
+from spat.config import Training
+from spat.contracts import check_images, check_labels
+from spat.data import Images, Splits, carve
+from spat.defences._base import Defence
+from spat.evaluation import evaluate
+from spat.experiment import find_device, require_head
+from spat.models import build_model
+from spat.records import Event
+from spat.training.loop import Trainer
+
+__all__ = ["Trained", "attack", "data", "defence", "evaluate", "model", "train"]
+
+
+def model(name: str, *, seed: int = 0, **settings: Any) -> nn.Module:
+    """A model by name (`spat list model`) or by import path, `package.module:factory`."""
+    return build_model(name, seed=seed, **settings)
+
+
+def data(name: str, *, validation: float = 0.1, seed: int = 0, **settings: Any) -> Splits:
+    """The training, validation and test images of a data set by name (`spat list dataset`)."""
+    splits: Splits = catalog.build("dataset", name, **settings).load(
+        validation=validation, seed=seed
+    )
+    return splits
+
+
+def attack(name: str, **settings: Any) -> Attack:
+    """An attack by name (`spat list attack`): call it with a model, images and labels."""
+    built: Attack = catalog.build("attack", name, **settings)
+    return built
+
+
+def defence(name: str, **settings: Any) -> Defence:
+    """A defence by name (`spat list defence`): an inner attack and a loss, `terms`."""
+    built: Defence = catalog.build("defence", name, **settings)
+    return built
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training leaves: the model (with the best weights), and every event of the run."""
+
+    model: nn.Module
+    best_epoch: int
+    events: list[Event] = field(repr=False)
+
+
+def train(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    defence: Defence | str = "spat",
+    out: Path | str | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    augment: bool = False,
+    sink: Callable[[Event], None] = lambda event: None,
+    **settings: Any,
+) -> Trained:
+    """Train any model on images in [0, 1] (or bytes) and labels, in place.
+
+    The model ends with the weights of the epoch that was best on the validation images, which are
+    carved from x (`validation=0` keeps all for training; then the last epoch counts as best).
+    settings: those of `spat.config.Training`: epochs, batch_size, lr, schedule, ...
+    out: a folder for weights, checkpoints and events; without one nothing is written
+    """
+    chosen = catalog.build("defence", defence) if isinstance(defence, str) else defence
+    require_head(model, chosen, type(chosen).__name__.lower())
+    options = Training(**_known(settings))
+    images = _images(x, y)
+    kept, held = images, None
+    if options.validation > 0:
+        kept, held = carve(images, options.validation, seed)
+    trainer = Trainer(
+        model,
+        kept,
+        held,
+        chosen,
+        options,
+        seed=seed,
+        device=find_device(device),
+        augment=augment,
+        folder=None if out is None else Path(out),
+    )
+    events: list[Event] = []
+    for event in trainer.run():
+        events.append(event)
+        sink(event)
+    model.load_state_dict(trainer.best)
+    return Trained(model, trainer.counters.best_epoch, events)
+
+
+def _known(settings: dict[str, Any]) -> dict[str, Any]:
+    known = {setting.name for setting in catalog.flatten(Training)}
+    for name in settings:
+        if name not in known:
+            raise catalog.unknown("setting of training", name, known)
+    return settings
+
+
+def _images(x: Tensor, y: Tensor) -> Images:
+    """Bytes are kept as bytes; floats in [0, 1] as they are."""
+    if x.is_floating_point():
+        check_images(x)
+    check_labels(y, len(x))
+    names = tuple(str(label) for label in range(int(y.max()) + 1))
+    return Images(x, y.long(), names)

@@ -1,0 +1,28 @@
+"""Run an experiment in front of a person: live display, signals, the closing lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spat.config import Experiment
+
+
+def run_shown(
+    given: Experiment, folder: Path, *, resume: bool = False, tensorboard: bool = False
+) -> int:
+    from spat.experiment import run
+    from spat.reporting.live import Live
+    from spat.reporting.table import text_table
+    from spat.training.interrupt import interruptible
+    from spat.training.sinks import Sink, TensorBoard
+
+    extra: list[Sink] = [TensorBoard(folder / "tensorboard")] if tensorboard else []
+    with interruptible() as stop, Live() as live:
+        finished = run(given, folder, sinks=(live, *extra), stop=lambda: bool(stop), resume=resume)
+    if stop.signal is not None:
+        print(f"stopped; go on with: spat train --resume {folder}")
+        return 128 + stop.signal
+    assert finished.outcomes is not None
+    print(text_table(finished.outcomes))
+    print(f"report: {folder / 'report.html'}")
+    return 0

@@ -1,0 +1,77 @@
+"""Say what this machine offers: cores, precision, GPUs, data found."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+
+from spat.cli._flags import parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    parser("doctor", __doc__ or "").parse_args(arguments)
+    for name, value in report().items():
+        print(f"{name:12} {value}")
+    return 0
+
+
+def report() -> dict[str, str]:
+    """One line a fact."""
+    import torch
+
+    import spat
+    from spat.results import hardware
+
+    machine = hardware()
+    return {
+        "spat": spat.__version__,
+        "software": f"python {platform.python_version()}, torch {torch.__version__}",
+        "processor": str(machine.get("processor", "unknown")),
+        "cores": f"{os.cpu_count()}, torch uses {torch.get_num_threads()} threads",
+        "gpu": _gpus(),
+        "bfloat16": _bfloat16(),
+        "memory": _memory(),
+        **_data(),
+    }
+
+
+def _gpus() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "none that torch sees: training runs on the CPU"
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return ", ".join(names)
+
+
+def _bfloat16() -> str:
+    import torch
+
+    from spat.fast import has_fast_bfloat16
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    fast = has_fast_bfloat16(device)
+    return f"fast on this {device.type}" if fast else f"not fast on this {device.type}: not used"
+
+
+def _memory() -> str:
+    try:
+        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, AttributeError, OSError):
+        return "unknown"
+    return f"{size / 2**30:.1f} GiB"
+
+
+def _data() -> dict[str, str]:
+    """For each data set that can be fetched, whether it is here."""
+    from spat import catalog
+
+    lines = {}
+    for name in catalog.names("dataset"):
+        component = catalog.find("dataset", name).factory
+        if hasattr(component, "verify"):
+            statuses = [status for _, status in component().verify()]
+            whole = all(status == "ok" for status in statuses)
+            lines[name] = "found, verified" if whole else f"not here: spat data fetch {name}"
+    return lines

@@ -1,0 +1,62 @@
+"""Find the verb, run it, and turn errors into one line and an exit code.
+
+Exit codes: 0 done; 2 something to correct, told in one sentence; 130 or 143 stopped by Ctrl-C or
+SIGTERM (a training run has then left a checkpoint to go on from).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import sys
+from collections.abc import Sequence
+
+import spat
+from spat.errors import UserError, unknown
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; returns its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except UserError as error:
+        print(f"spat: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("spat: interrupted.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # `spat list | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def verbs() -> list[str]:
+    folder = importlib.import_module("spat.cli").__path__
+    found = (module.name for module in pkgutil.iter_modules(folder))
+    return sorted(name for name in found if not name.startswith("_") and name != "main")
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        print(f"spat {spat.__version__}")
+        return 0
+    verb, rest = arguments[0], arguments[1:]
+    if verb not in verbs():
+        raise unknown("command", verb, verbs())
+    code: int = importlib.import_module(f"spat.cli.{verb}").run(rest)
+    return code
+
+
+def _overview() -> str:
+    lines = ["usage: spat COMMAND [options]   (spat COMMAND --help tells them)", ""]
+    for verb in verbs():
+        text = importlib.import_module(f"spat.cli.{verb}").__doc__ or ""
+        lines.append(f"  {verb:10} {text.partition(chr(10))[0]}")
+    return "\n".join(lines)

@@ -1,0 +1,61 @@
+"""Train a model with a defence, evaluate it, and write weights, record and report.
+
+  spat train --data mnist-mini --model small-cnn --defence spat --epochs 8 --out runs/first
+  spat train --config experiment.toml --seed 1 --out runs/second
+  spat train --resume runs/first
+
+Ctrl-C and SIGTERM finish the step, leave a checkpoint and exit with 130 or 143.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from spat import config
+from spat.cli._flags import parser, settings_from, settings_help, show
+from spat.cli._running import run_shown
+from spat.errors import UserError
+
+
+def run(arguments: Sequence[str]) -> int:
+    command = parser("train", __doc__ or "", add_help=False)
+    command.add_argument("-h", "--help", action="store_true", help="show this, and every setting")
+    command.add_argument("--config", type=Path, help="a TOML file of settings; flags go on top")
+    command.add_argument("--out", type=Path, help="a new folder for everything the run leaves")
+    command.add_argument("--resume", type=Path, metavar="RUN", help="go on with a stopped run")
+    command.add_argument("--dry-run", action="store_true", help="print every resolved setting")
+    command.add_argument("--tensorboard", action="store_true", help="write TensorBoard events too")
+    options, flags = command.parse_known_args(arguments)
+    flat = config.read(options.config) if options.config else {}
+    flat |= settings_from(flags)
+    if options.help:
+        print(command.format_help() + "\n" + settings_help(flat))
+        return 0
+    if options.resume:
+        return _resume(options.resume, flat, options.tensorboard)
+    if options.dry_run:
+        return _dry_run(flat)
+    if options.out is None:
+        raise UserError("say where the run goes: --out runs/NAME.")
+    return run_shown(config.experiment(flat), options.out, tensorboard=options.tensorboard)
+
+
+def _resume(folder: Path, flat: dict[str, object], tensorboard: bool) -> int:
+    from spat.experiment import load_run
+
+    if flat:
+        raise UserError(
+            f"a resumed run keeps its settings; leave out --{next(iter(flat)).replace('_', '-')}."
+        )
+    return run_shown(load_run(folder), folder, resume=True, tensorboard=tensorboard)
+
+
+def _dry_run(flat: dict[str, object]) -> int:
+    from spat.experiment import resolve
+
+    plan = resolve(config.experiment(flat))
+    for name in sorted(plan.flat):
+        print(f"{name} = {show(plan.flat[name])}")
+    print(f"# hash {config.digest(plan.flat)}")
+    return 0

@@ -1,0 +1,348 @@
+"""The composition root: an Experiment becomes a trained model, Outcomes and a Record.
+
+The only file that knows all the others. Settings are resolved once, saved before the first step,
+and name everything that follows from them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from spat import catalog, config
+from spat.config import Choice, Experiment, Training
+from spat.data import Splits
+from spat.defences._base import Defence
+from spat.errors import UserError
+from spat.evaluation import evaluate
+from spat.models import build_model, cosine_heads
+from spat.records import Event, Outcomes, Record
+from spat.reporting.page import Picture, page
+from spat.results import measured, provenance, write_json
+from spat.threat import Norm
+from spat.training import checkpoint
+from spat.training.loop import Trainer
+from spat.training.sinks import JsonLines, Sink, read_events
+
+PICTURES = 8  # in the page: half of them broken, half of them held, where there are so many
+CANDIDATES = 200  # the pictures are the first of so many test images
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a run leaves behind; `record` and `outcomes` are None where it was stopped."""
+
+    folder: Path
+    record: Record | None = None
+    outcomes: Outcomes | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An experiment with nothing left open: its parts built, its settings flat."""
+
+    experiment: Experiment
+    splits: Splits
+    defence: Defence
+    device: torch.device
+    flat: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def eps(self) -> float:
+        assert self.experiment.eps is not None
+        return self.experiment.eps
+
+
+def resolve(given: Experiment) -> Plan:
+    """Load the data, fill in what depends on it and build the defence."""
+    dataset = catalog.build("dataset", given.data.name, **given.data.settings)
+    splits = dataset.load(validation=given.training.validation, seed=given.seed)
+    eps = given.eps if given.eps is not None else splits.eps
+    if eps is None:
+        raise UserError(f"data set {given.data.name!r} has no usual budget: give one, --eps 8/255.")
+    choice = replace(given.defence, name=_preset_for(given.defence.name, given.model.name))
+    defence = _with_budget(choice, given.norm, eps)
+    model = Choice(given.model.name, _model_settings(given.model, splits, defence))
+    training = replace(given.training, augment=_augmentation(given.training, splits))
+    attacked = replace(choice, settings={**choice.settings, **_attack_settings(defence)})
+    whole = replace(given, model=model, defence=attacked, training=training, eps=eps)
+    flat = _everything(whole)
+    return Plan(whole, splits, defence, find_device(given.device), flat)
+
+
+def run(
+    given: Experiment,
+    folder: Path,
+    *,
+    sinks: Sequence[Sink] = (),
+    stop: Callable[[], bool] = lambda: False,
+    resume: bool = False,
+) -> Finished:
+    """Train, evaluate the best weights, and leave weights, events, outcomes, record and page."""
+    plan = resolve(given)
+    claim_folder(folder, resume=resume)
+    digest = config.digest(plan.flat)
+    if not resume:
+        write_json(folder / "settings.json", {"hash": digest, "settings": plan.flat})
+    log = JsonLines(folder / "events.jsonl")
+    tell = _fan_out((log, *sinks))
+    trainer = make_trainer(plan, folder)
+    if resume:
+        trainer.resume()
+    tell(_started(plan, trainer))
+    for event in trainer.run(stop):
+        tell(event)
+    if trainer.counters.step < trainer.total:
+        return Finished(folder)
+    return _measure(plan, trainer, folder, tell)
+
+
+def load_run(folder: Path) -> Experiment:
+    """The experiment of a run folder, with every setting as it was resolved."""
+    path = folder / "settings.json"
+    try:
+        saved = json.loads(path.read_text())
+        return config.experiment(saved["settings"])
+    except FileNotFoundError:
+        raise UserError(f"{folder} is not a run folder: it has no settings.json.") from None
+    except (json.JSONDecodeError, KeyError, TypeError):
+        raise UserError(f"{path} is not a whole settings file.") from None
+
+
+def make_trainer(plan: Plan, folder: Path | None) -> Trainer:
+    settings = plan.experiment.model
+    model = build_model(settings.name, seed=plan.experiment.seed, **settings.settings)
+    require_head(model, plan.defence, plan.experiment.defence.name)
+    return Trainer(
+        model,
+        plan.splits.train,
+        plan.splits.validation,
+        plan.defence,
+        plan.experiment.training,
+        seed=plan.experiment.seed,
+        device=plan.device,
+        augment=plan.experiment.training.augment == "crop-flip",
+        folder=folder,
+        describe={"settings": plan.flat, "classes": list(plan.splits.train.names)},
+    )
+
+
+def require_head(model: nn.Module, defence: Defence, name: str) -> None:
+    """A loss on cosines needs a cosine head; any other would be fed cosines as if logits."""
+    has_cosines = bool(cosine_heads(model))
+    if defence.head == "cosine" and not has_cosines:
+        raise UserError(
+            f"{name} works on cosines: give the model a cosine head "
+            '(head="cosine", or spat.CosineHead as its last layer).'
+        )
+    if defence.head == "linear" and has_cosines:
+        raise UserError(
+            f"{name} works on logits, and bare cosines lie in [-1, 1]: "
+            'give the model a linear head (head="linear").'
+        )
+
+
+def claim_folder(folder: Path, *, resume: bool) -> None:
+    """A new run needs an empty folder: results are never overwritten."""
+    if resume:
+        return
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(
+                f"{folder} already exists; choose another --out, or go on with --resume {folder}."
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"could not make the folder {folder}: {error.strerror}.") from None
+
+
+def find_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"device must be auto, cpu or cuda (cuda:0 ...), got {name!r}.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device {name!r} is not there: torch sees no GPU; use --device cpu.")
+    return device
+
+
+def _preset_for(defence: str, model: str) -> str:
+    """`spat-paper` with a `wrn` means `spat-paper-wrn`, where the defence has such a preset."""
+    stem = catalog.stem("defence", defence)
+    variant = f"{defence}-{model.partition('-')[0]}"
+    return variant if variant in catalog.presets("defence", stem) else defence
+
+
+def _with_budget(choice: Choice, norm: Norm, eps: float) -> Defence:
+    """The defence, its inner attack under the experiment's threat unless it was given its own."""
+    defence: Defence = catalog.build("defence", choice.name, **choice.settings)
+    stated = {**catalog.find("defence", choice.name).preset, **choice.settings}
+    attack, changes = defence.attack, {}
+    if "attack.norm" not in stated:
+        changes["norm"] = norm
+    if "attack.eps" not in stated:
+        changes["eps"] = eps
+        if attack.step_size is not None and "attack.step_size" not in stated:
+            # keeps the share of eps that a step was
+            changes["step_size"] = attack.step_size * eps / float(attack.eps)
+    return replace(defence, attack=replace(attack, **changes))
+
+
+def _attack_settings(defence: Defence) -> dict[str, Any]:
+    names = ("eps", "norm", "step_size")
+    return {f"attack.{name}": getattr(defence.attack, name) for name in names}
+
+
+def _model_settings(choice: Choice, splits: Splits, defence: Defence) -> dict[str, Any]:
+    """What the data and the defence ask of a model, under what was asked for by name."""
+    channels, height, width = splits.train.shape
+    wanted: dict[str, Any] = {"classes": splits.train.classes, "channels": channels}
+    if height == width:
+        wanted["size"] = height
+    if defence.head == "cosine":
+        wanted |= {"head": "cosine", "scale": getattr(defence, "scale", 1.0)}
+        wanted["head_bias"] = getattr(defence, "head_bias", False)
+    if not config.is_import_path(choice.name):
+        known = {setting.name for setting in catalog.settings("model", choice.name)}
+        wanted = {key: value for key, value in wanted.items() if key in known}
+    return {**wanted, **choice.settings}
+
+
+def _augmentation(training: Training, splits: Splits) -> Any:
+    if training.augment != "auto":
+        return training.augment
+    return "crop-flip" if splits.augment else "none"
+
+
+def _everything(whole: Experiment) -> dict[str, Any]:
+    """The flat settings with every default of every component written out."""
+    flat = config.flatten(whole)
+    defaults = {
+        key: setting.default
+        for key, setting in config.known_settings(flat).items()
+        if setting.default is not catalog.MISSING and "." in key
+    }
+    return {**defaults, **flat}
+
+
+def _started(plan: Plan, trainer: Trainer) -> Event:
+    held = plan.splits.validation
+    return Event(
+        "start",
+        {
+            "settings": plan.flat,
+            "train": len(plan.splits.train),
+            "validation": len(held) if held is not None else 0,
+            "parameters": sum(p.numel() for p in trainer.model.parameters()),
+            "device": str(plan.device),
+            "precision": plan.experiment.training.precision,
+            "steps_per_epoch": trainer.per_epoch,
+            "epochs": plan.experiment.training.epochs,
+        },
+    )
+
+
+def _fan_out(sinks: Sequence[Sink]) -> Sink:
+    def tell(event: Event) -> None:
+        for sink in sinks:
+            sink(event)
+
+    return tell
+
+
+def _measure(plan: Plan, trainer: Trainer, folder: Path, tell: Sink) -> Finished:
+    """Evaluate the best weights on the test images and write down everything about it."""
+    trainer.model.load_state_dict(trainer.best)
+    return assess(plan, trainer.model, folder, tell, trained=trainer.counters.seconds)
+
+
+def assess(
+    plan: Plan, model: nn.Module, folder: Path, tell: Sink, *, trained: float | None = None
+) -> Finished:
+    """Evaluate a model as the plan says; leave outcomes, record and page in the folder."""
+    given, begun = plan.experiment, time.perf_counter()
+    x, y = plan.splits.test[: given.n].floats()
+    album = Album(min(len(x), CANDIDATES))
+    outcomes = evaluate(
+        model.to(plan.device),
+        x.to(plan.device),
+        y.to(plan.device),
+        given.attacks,
+        eps=plan.eps,
+        norm=given.norm,
+        seed=given.seed,
+        sink=tell,
+        keep=album.keep,
+    )
+    seconds = {"evaluation": round(time.perf_counter() - begun, 1)}
+    if trained is not None:
+        seconds["training"] = round(trained, 1)
+    record = make_record(plan, outcomes, model.state_dict(), seconds)
+    write_json(folder / "outcomes.json", outcomes.to_json())
+    write_json(folder / "record.json", record.to_json())
+    names = plan.splits.train.names
+    log = folder / "events.jsonl"
+    events = read_events(log) if log.exists() else []
+    html = page(record, outcomes, events, album.pictures(x, outcomes, names), names)
+    (folder / "report.html").write_text(html, encoding="utf-8")
+    return Finished(folder, record, outcomes)
+
+
+def make_record(
+    plan: Plan, outcomes: Outcomes, weights: Mapping[str, Tensor], seconds: Mapping[str, float]
+) -> Record:
+    return Record(
+        settings=plan.flat,
+        settings_hash=config.digest(plan.flat),
+        eps=outcomes.eps,
+        norm=outcomes.norm,
+        measured=measured(outcomes),
+        seeds={"training": plan.experiment.seed, "evaluation": plan.experiment.seed},
+        weights_sha256=checkpoint.digest(weights),
+        seconds=seconds,
+        **provenance(),
+    )
+
+
+class Album:
+    """Keeps the adversarial images of the first few examples, for the page."""
+
+    def __init__(self, candidates: int) -> None:
+        self.candidates = candidates
+        self.images: dict[str, dict[int, Any]] = {}
+
+    def keep(self, label: str, index: Tensor, x_adv: Tensor) -> None:
+        held = self.images.setdefault(label, {})
+        for place, image in zip(index.tolist(), x_adv, strict=True):
+            if place < self.candidates:
+                held[place] = image.cpu().numpy()
+
+    def pictures(self, x: Tensor, outcomes: Outcomes, names: Sequence[str]) -> list[Picture]:
+        """Examples under the attack that breaks most: broken and held ones, the first of each."""
+        if not self.images:
+            return []
+        label = min(self.images, key=outcomes.accuracy)
+        found, images = outcomes.attacks[label], self.images[label]
+        broken = [i for i in images if found.broken[i]][: PICTURES // 2]
+        held = [i for i in images if not found.broken[i]][: PICTURES - len(broken)]
+        return [
+            Picture(
+                clean=np.asarray(x[i].cpu()),
+                adversarial=images[i],
+                label=names[int(outcomes.labels[i])],
+                clean_prediction=names[int(outcomes.clean[i])],
+                adversarial_prediction=names[int(found.predicted[i])],
+                attack=label,
+            )
+            for i in broken + held
+        ]

@@ -1,0 +1,60 @@
+"""What a person calls a model: a run folder, a weights file, or code that builds one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from spat import config
+from spat.errors import UserError
+from spat.experiment import Plan, load_run, resolve
+from spat.models import build_model
+from spat.training import checkpoint
+
+
+def load_target(
+    target: str, flags: Mapping[str, Any], *, weights: str = "best"
+) -> tuple[Plan, nn.Module]:
+    """The model a target names, and the plan to evaluate it: its own settings, flags on top.
+
+    weights: `best` or `last` of a run folder, or a file, for a model given as code
+    """
+    path = Path(target)
+    if path.is_dir():
+        saved = config.flatten(load_run(path))
+        return _planned({**saved, **flags}, _in_folder(path, weights))
+    if config.is_import_path(target):
+        file = None if weights in ("best", "last") else Path(weights)
+        return _planned({"defence": "natural", **flags, "model": target}, file)
+    if not path.exists():
+        raise UserError(
+            f"there is no {target}: give a run folder, a weights file or package.module:factory."
+        )
+    return _planned({**_settings_of(path, flags), **flags}, path)
+
+
+def _in_folder(folder: Path, weights: str) -> Path:
+    return folder / f"{weights}.safetensors" if weights in ("best", "last") else Path(weights)
+
+
+def _settings_of(path: Path, flags: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Our weights files say what they belong to; for any other the flags must."""
+    if path.suffix == ".safetensors":
+        settings: Mapping[str, Any] | None = checkpoint.read(path)[1].get("settings")
+        if settings is not None:
+            return settings
+    if "model" not in flags:
+        raise UserError(f"{path} does not say which model it belongs to; give --model NAME.")
+    return {"defence": "natural"}
+
+
+def _planned(flat: Mapping[str, Any], weights: Path | None) -> tuple[Plan, nn.Module]:
+    plan = resolve(config.experiment(flat))
+    choice = plan.experiment.model
+    model = build_model(choice.name, **choice.settings)
+    if weights is not None:
+        checkpoint.load_weights(model, weights)
+    return plan, model.to(plan.device).eval()

@@ -1,0 +1,60 @@
+"""What many tests share: one thread (tests run side by side), small models that know answers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+torch.set_num_threads(1)
+
+
+class Linear(nn.Module):
+    """Two or more classes, logits linear in the pixels: every optimum has a closed form."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+        self.bias = nn.Parameter(bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) @ self.weight.T + self.bias
+
+
+class Convolutional(nn.Module):
+    """Everything an attack could disturb: BatchNorm (one of them frozen), dropout, a hook's place."""
+
+    def __init__(self, classes: int = 4, channels: int = 2) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, 8, 3, padding=1)
+        self.bn1 = nn.BatchNorm2d(8)
+        self.conv2 = nn.Conv2d(8, 8, 3, stride=2, padding=1)
+        self.bn2 = nn.BatchNorm2d(8)
+        self.drop = nn.Dropout(0.5)
+        self.out = nn.Linear(8, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.bn1(self.conv1(x)))
+        h = torch.relu(self.bn2(self.conv2(h)))
+        logits: Tensor = self.out(self.drop(h.mean((2, 3))))
+        return logits
+
+
+@pytest.fixture
+def convolutional() -> Convolutional:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model = Convolutional()
+        with torch.no_grad():  # as after some training: statistics that are not the initial ones
+            for bn in (model.bn1, model.bn2):
+                bn.running_mean.uniform_(-0.2, 0.2)  # type: ignore[union-attr]
+                bn.running_var.uniform_(0.5, 1.5)  # type: ignore[union-attr]
+    model.train()
+    model.bn2.eval()  # frozen by its owner
+    return model
+
+
+@pytest.fixture
+def images() -> tuple[Tensor, Tensor]:
+    rng = torch.Generator().manual_seed(5)
+    return torch.rand(6, 2, 8, 8, generator=rng), torch.randint(0, 4, (6,), generator=rng)
