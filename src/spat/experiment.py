@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from spat import catalog, config
@@ -22,16 +23,18 @@ from spat.config import Choice, Experiment, Training
 from spat.data import Splits
 from spat.defences._base import Defence
 from spat.errors import UserError
-from spat.evaluation import evaluate
-from spat.models import build_model, cosine_heads
+from spat.evaluation import attack_by_name, evaluate, plan_attacks
+from spat.models import build_model, cosine_heads, head_scale
 from spat.records import Event, Outcomes, Record
 from spat.reporting.page import Picture, page
-from spat.results import measured, provenance, write_json
+from spat.results import measured, provenance, write_json, write_text
+from spat.rng import PerExample
 from spat.threat import Norm
 from spat.training import checkpoint
 from spat.training.loop import Trainer
 from spat.training.sinks import JsonLines, Sink, read_events
 
+BATCH = 250  # images an attack sees at a time
 PICTURES = 8  # in the page: half of them broken, half of them held, where there are so many
 CANDIDATES = 200  # the pictures are the first of so many test images
 
@@ -287,20 +290,22 @@ def assess(
     seconds = {"evaluation": round(time.perf_counter() - begun, 1)}
     if trained is not None:
         seconds["training"] = round(trained, 1)
-    record = make_record(plan, outcomes, model.state_dict(), seconds)
+    record = make_record(plan, outcomes, model, seconds)
     write_json(folder / "outcomes.json", outcomes.to_json())
     write_json(folder / "record.json", record.to_json())
     names = plan.splits.train.names
     log = folder / "events.jsonl"
     events = read_events(log) if log.exists() else []
     html = page(record, outcomes, events, album.pictures(x, outcomes, names), names)
-    (folder / "report.html").write_text(html, encoding="utf-8")
+    write_text(folder / "report.html", html)
     return Finished(folder, record, outcomes)
 
 
 def make_record(
-    plan: Plan, outcomes: Outcomes, weights: Mapping[str, Tensor], seconds: Mapping[str, float]
+    plan: Plan, outcomes: Outcomes, model: nn.Module, seconds: Mapping[str, float]
 ) -> Record:
+    given = plan.experiment
+    ran = plan_attacks(given.attacks, eps=plan.eps, norm=given.norm, scale=head_scale(model))
     return Record(
         settings=plan.flat,
         settings_hash=config.digest(plan.flat),
@@ -308,10 +313,34 @@ def make_record(
         norm=outcomes.norm,
         measured=measured(outcomes),
         seeds={"training": plan.experiment.seed, "evaluation": plan.experiment.seed},
-        weights_sha256=checkpoint.digest(weights),
+        weights_sha256=checkpoint.digest(model.state_dict()),
+        attacks={one.label: repr(one.attack) for one in ran},
         seconds=seconds,
         **provenance(),
     )
+
+
+def craft_images(plan: Plan, model: nn.Module, name: str) -> dict[str, NDArray[Any]]:
+    """Test images, their adversarial versions under one attack, and what the model says of both."""
+    given = plan.experiment
+    x, y = (part.to(plan.device) for part in plan.splits.test[: given.n].floats())
+    attack = attack_by_name(name, eps=plan.eps, norm=given.norm)
+    source = PerExample(given.seed, torch.arange(len(x)))
+    pieces = [
+        attack(model, x[index], y[index], rng=source[index])
+        for index in torch.arange(len(x)).split(BATCH)  # type: ignore[no-untyped-call]
+    ]
+    x_adv = torch.cat(pieces)
+    with torch.no_grad():
+        clean, adversarial = model(x).argmax(1), model(x_adv).argmax(1)
+    tensors = {
+        "x": x,
+        "x_adv": x_adv,
+        "labels": y,
+        "clean_prediction": clean,
+        "adversarial_prediction": adversarial,
+    }
+    return {key: tensor.cpu().numpy() for key, tensor in tensors.items()}
 
 
 class Album:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import Convolutional, Linear
 from torch import Tensor, nn
 
 import spat
+from conftest import Convolutional, Linear
 from spat.attacks.pgd import PGD
 from spat.rng import PerExample
 
@@ -43,9 +43,7 @@ def test_reaches_the_linear_optimum(
 ) -> None:
     x, y = batch
     attack = spat.attack("pgd", eps=EPS, steps=steps, start=start, loss=loss)
-    assert torch.allclose(
-        attack(linear, x, y, rng=0), optimum_linf(linear, x, y, EPS), atol=1e-6
-    )
+    assert torch.allclose(attack(linear, x, y, rng=0), optimum_linf(linear, x, y, EPS), atol=1e-6)
 
 
 def test_fgsm_is_the_linear_optimum_in_one_step(
@@ -152,7 +150,7 @@ class Trap(nn.Module):
 
 
 def test_restarts_keep_the_worst_of_each_example() -> None:
-    """One start climbs to the wrong side half of the time; ten starts find the right one, always."""
+    """One start climbs to the wrong side half of the time; one of ten finds the right one."""
     x, y = torch.full((64, 1, 1, 1), 0.5), torch.zeros(64).long()
     source = PerExample(0, torch.arange(64))
     one = spat.attack("pgd", eps=0.05, steps=10)(Trap(), x, y, rng=source)

@@ -12,7 +12,7 @@ def run_shown(
 ) -> int:
     from spat.experiment import run
     from spat.reporting.live import Live
-    from spat.reporting.table import text_table
+    from spat.reporting.table import print_table
     from spat.training.interrupt import interruptible
     from spat.training.sinks import Sink, TensorBoard
 
@@ -23,6 +23,6 @@ def run_shown(
         print(f"stopped; go on with: spat train --resume {folder}")
         return 128 + stop.signal
     assert finished.outcomes is not None
-    print(text_table(finished.outcomes))
+    print_table(finished.outcomes)
     print(f"report: {folder / 'report.html'}")
     return 0

@@ -24,7 +24,7 @@ def run(arguments: Sequence[str]) -> int:
     from spat.experiment import assess, claim_folder
     from spat.loading import load_target
     from spat.reporting.live import Live
-    from spat.reporting.table import text_table
+    from spat.reporting.table import print_table
 
     plan, model = load_target(options.target, settings_from(flags), weights=options.weights)
     if options.out is not None:
@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as nowhere, Live() as live:
         finished = assess(plan, model, options.out or Path(nowhere), live)
     assert finished.outcomes is not None
-    print(text_table(finished.outcomes))
+    print_table(finished.outcomes)
     if options.out is not None:
         print(f"report: {options.out / 'report.html'}")
     return 0

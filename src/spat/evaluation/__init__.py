@@ -1,6 +1,6 @@
 """Evaluation: a model and attacks in, one row per example out."""
 
-from spat.evaluation.plan import Planned, plan
+from spat.evaluation.plan import Planned, attack_by_name, plan_attacks
 from spat.evaluation.run import evaluate
 
-__all__ = ["Planned", "evaluate", "plan"]
+__all__ = ["Planned", "attack_by_name", "evaluate", "plan_attacks"]

@@ -27,7 +27,7 @@ class Planned:
     attack: Attack
 
 
-def plan(
+def plan_attacks(
     attacks: str | Iterable[str], *, eps: Budget, norm: Norm = "linf", scale: float = 1.0
 ) -> list[Planned]:
     """The attacks to run, in order; `clean` is always measured and needs no attack."""
@@ -35,7 +35,7 @@ def plan(
     wanted = [name for name in dict.fromkeys(names) if name != "clean"]
     planned: list[Planned] = []
     for name in wanted:
-        attack = by_name(name, eps=eps, norm=norm)
+        attack = attack_by_name(name, eps=eps, norm=norm)
         climbs_ce = getattr(attack, "loss", None) == "ce"
         if climbs_ce and scale != 1.0:
             scaled = replace(attack, loss_scale=scale)  # type: ignore[call-arg]
@@ -48,7 +48,7 @@ def plan(
     return planned
 
 
-def by_name(name: str, **settings: Any) -> Attack:
+def attack_by_name(name: str, **settings: Any) -> Attack:
     """`pgd`, or `pgd-20` for twenty steps; settings are the attack's own."""
     match = re.fullmatch(r"(.+?)-(\d+)", name)
     if match and match[1].replace("_", "-") in catalog.names("attack"):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from spat.attacks._base import Attack
 from spat.contracts import check_images, check_labels, check_logits, check_not_probabilities
 from spat.errors import UserError
-from spat.evaluation.plan import Planned, plan
+from spat.evaluation.plan import Planned, plan_attacks
 from spat.models import head_scale
 from spat.modes import borrowed
 from spat.records import Attacked, Event, Outcomes
@@ -51,7 +51,7 @@ def evaluate(
     if not eps > 0:
         raise UserError(f"eps of an evaluation must be above 0, got {eps:g}.")
     threat(norm, eps)
-    planned = plan(attacks, eps=eps, norm=norm, scale=scale or head_scale(model))
+    planned = plan_attacks(attacks, eps=eps, norm=norm, scale=scale or head_scale(model))
     device = next((p.device for p in model.parameters()), x.device)
     x, y = x.to(device), y.to(device)
     clean = _clean_predictions(model, x, y, batch_size)
@@ -90,7 +90,7 @@ def _attack_all(
     todo = (clean == y).nonzero().squeeze(1)
     source = PerExample(derive(seed, planned.label), torch.arange(len(x)))
     begun, done = time.perf_counter(), 0
-    for index in torch.split(todo, batch_size):
+    for index in torch.split(todo, batch_size) if len(todo) else ():
         x_adv = planned.attack(model, x[index], y[index], rng=source[index])
         predicted[index] = _verified(model, planned.attack, x_adv, x[index], y[index])
         distance[index.cpu()] = planned.attack.threat.distance(x_adv, x[index]).float().cpu()

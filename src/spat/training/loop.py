@@ -187,7 +187,10 @@ class Trainer:
                 "steps": self.total,
                 "lr": lr,
                 "loss": terms.loss.item(),
-                **{f"term.{name}": float(value.mean()) for name, value in terms.named.items()},
+                **{
+                    f"term.{name}": float(value.detach().mean())
+                    for name, value in terms.named.items()
+                },
                 "images_per_s": round(speed, 1),
                 "eta_s": round(eta, 1),
             },

@@ -1,0 +1,123 @@
+"""Settings: reading, converting, overriding, hashing, and what wrong ones get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spat import config
+from spat.convert import convert
+from spat.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation", "expected"),
+    [
+        ("8/255", float, 8 / 255),
+        ("1e-3", float, 1e-3),
+        (3, float, 3.0),
+        ("3", int, 3),
+        (3.0, int, 3),
+        ("true", bool, True),
+        ("no", bool, False),
+        ("none", float | None, None),
+        ("0.5", float | None, 0.5),
+        ("75,90", tuple[int, ...], (75, 90)),
+        ("pgd-20 cw", tuple[str, ...], ("pgd-20", "cw")),
+        ([1, 2], tuple[int, ...], (1, 2)),
+        ("b", Literal["a", "b"], "b"),
+        ("8", str, "8"),
+    ],
+)
+def test_convert(value: object, annotation: object, expected: object) -> None:
+    converted = convert(value, annotation, "name")
+    assert converted == expected
+    assert type(converted) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation", "text"),
+    [
+        ("x", int, "n must be a whole number, got 'x'."),
+        ("1.5", int, "n must be a whole number, got '1.5'."),
+        ("8/0", float, "n must be a number such as 0.1 or 8/255, got '8/0'."),
+        ("nan", float, "n must be a number such as 0.1 or 8/255, got 'nan'."),
+        ("maybe", bool, "n must be true or false, got 'maybe'."),
+        ("c", Literal["a", "b"], "n must be one of a, b, got 'c'."),
+        ("1 x", tuple[int, ...], "n must be a list, each a whole number, got '1 x'."),
+        (True, float, "n must be a number such as 0.1 or 8/255, got True."),
+    ],
+)
+def test_what_cannot_be_converted(value: object, annotation: object, text: str) -> None:
+    with pytest.raises(UserError) as caught:
+        convert(value, annotation, "n")
+    assert str(caught.value) == text
+
+
+def test_toml_then_flags(tmp_path: Path) -> None:
+    path = tmp_path / "e.toml"
+    path.write_text(
+        'epochs = 3\nmodel = "lenet5"\neps = "8/255"\n'
+        '[defence]\nname = "spat"\nscale = 7\n[defence.attack]\nsteps = 4\n'
+    )
+    made = config.experiment({**config.read(path), "defence.scale": "9", "lr": "0.2"})
+    assert made.model.name == "lenet5"
+    assert made.defence == config.Choice("spat", {"scale": 9.0, "attack.steps": 4})
+    assert (made.training.epochs, made.training.lr, made.eps) == (3, 0.2, 8 / 255)
+
+
+def test_a_wrong_file_gets_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no settings file .*missing\.toml"):
+        config.read(tmp_path / "missing.toml")
+    (tmp_path / "bad.toml").write_text("epochs = = 3")
+    with pytest.raises(UserError, match="is not valid TOML"):
+        config.read(tmp_path / "bad.toml")
+
+
+@pytest.mark.parametrize(
+    ("flat", "text"),
+    [
+        ({"epoch": 3}, "unknown setting 'epoch'. Did you mean 'epochs'?"),
+        ({"defence.scal": 3}, "unknown setting 'defence.scal'. Did you mean 'defence.scale'?"),
+        ({"epochs": 0}, "epochs must be 1 or more, got 0."),
+        ({"lr": -1}, "lr must be positive, got -1."),
+        ({"validation": 1}, "validation must lie in [0, 1), got 1."),
+        ({"schedule": "cos"}, "schedule must be one of steps, cosine, one-cycle, constant"),
+        ({"data": "mnst"}, "unknown dataset 'mnst'. Did you mean 'mnist'?"),
+    ],
+)
+def test_a_wrong_setting_gets_one_sentence(flat: dict[str, object], text: str) -> None:
+    with pytest.raises(UserError) as caught:
+        config.experiment(flat)
+    assert str(caught.value).startswith(text)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "epochs": st.integers(1, 300),
+            "lr": st.floats(1e-6, 10),
+            "milestones": st.lists(st.integers(1, 100)),
+            "seed": st.integers(0, 2**31),
+            "eps": st.none() | st.floats(0, 1),
+            "defence.scale": st.floats(0.1, 50),
+            "model": st.sampled_from(["lenet5", "resnet18", "wrn-34-10"]),
+        },
+    )
+)
+def test_flat_settings_survive_a_round_trip(flat: dict[str, object]) -> None:
+    once = config.experiment(flat)
+    again = config.experiment(config.flatten(once))
+    assert again == once
+    assert config.digest(config.flatten(again)) == config.digest(config.flatten(once))
+
+
+def test_the_hash_tells_settings_apart() -> None:
+    one, other = ({"seed": 0, "lr": 0.1}, {"seed": 1, "lr": 0.1})
+    assert config.digest(one) != config.digest(other)
+    assert config.digest(one) == config.digest({"lr": 0.1, "seed": 0})

@@ -1,0 +1,211 @@
+"""The loop: deterministic, resumable bit by bit, honest about what it chose, and careful."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import spat
+from conftest import Convolutional
+from spat.config import Training
+from spat.data import Images
+from spat.defences._base import Defence, Terms
+from spat.errors import UserError
+from spat.records import Event
+from spat.training import checkpoint
+from spat.training.loop import Trainer
+
+QUICK = {"epochs": 2, "batch_size": 16, "lr": 0.05, "validation_images": 8, "schedule": "one-cycle"}
+
+
+def toy(n: int = 50, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Images whose class shows in the mean of a channel: learnable in a few steps."""
+    rng = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, 4, (n,), generator=rng)
+    x = 0.3 * torch.rand(n, 2, 8, 8, generator=rng)
+    x[:, 0] += 0.15 * y[:, None, None]
+    x[:, 1] += 0.15 * (3 - y[:, None, None])
+    return (x * 255).round().to(torch.uint8), y
+
+
+def trainer(folder: Path | None = None, **settings: Any) -> Trainer:
+    x, y = toy()
+    images = Images(x, y, ("a", "b", "c", "d"))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Convolutional()
+    return Trainer(
+        model,
+        images,
+        images[:8],
+        spat.defence("madry", **{"attack.steps": 2}),
+        Training(**{**QUICK, **settings}),
+        augment=True,
+        folder=folder,
+    )
+
+
+def states(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_two_runs_are_bit_identical_and_leave_the_global_generator() -> None:
+    one, other = trainer(), trainer()
+    before = torch.get_rng_state()
+    list(one.run())
+    assert torch.equal(before, torch.get_rng_state())
+    torch.rand(100)  # the second run starts from another global state
+    list(other.run())
+    assert equal(states(one.model), states(other.model))
+    assert equal(one.best, other.best)
+
+
+def test_another_seed_is_another_run() -> None:
+    one, other = trainer(), trainer()
+    other.seed = 1
+    list(one.run())
+    list(other.run())
+    assert not equal(states(one.model), states(other.model))
+
+
+@pytest.mark.parametrize("stop_after", [1, 3, 4, 5, 7])
+def test_a_stopped_and_resumed_run_is_bit_identical(tmp_path: Path, stop_after: int) -> None:
+    """In the middle of an epoch, at its end, and after it; dropout, momentum and best included."""
+    whole = trainer()
+    events = list(whole.run())
+    first = trainer(tmp_path)
+    left = iter(range(stop_after))
+    list(first.run(stop=lambda: next(left, None) is None))
+    assert first.counters.step == stop_after
+    second = trainer(tmp_path)
+    second.resume()
+    resumed = list(second.run())
+    assert equal(states(whole.model), states(second.model))
+    assert equal(whole.best, second.best)
+    assert told(resumed)[-1] == told(events)[-1]
+
+
+def told(events: list[Event]) -> list[dict[str, Any]]:
+    timing = ("seconds", "images_per_s")
+    return [
+        {k: v for k, v in event.values.items() if k not in timing}
+        for event in events
+        if event.kind == "epoch"
+    ]
+
+
+def test_batches_cover_the_epoch_once_and_differ_by_one_image_at_most() -> None:
+    subject = trainer(batch_size=16)
+    sizes, labels = [], []
+    for position in range(subject.per_epoch):
+        x, y = subject._batch(0, position, position)
+        sizes.append(len(x))
+        labels.append(y)
+    assert sorted(torch.cat(labels).tolist()) == sorted(subject.train.y.tolist())
+    assert max(sizes) - min(sizes) <= 1
+    assert max(sizes) <= 16
+
+
+def test_files_of_a_finished_run(tmp_path: Path) -> None:
+    subject = trainer(tmp_path)
+    list(subject.run())
+    fresh = Convolutional()
+    checkpoint.load_weights(fresh, tmp_path / "last.safetensors")
+    assert equal(states(fresh), states(subject.model))
+    checkpoint.load_weights(fresh, tmp_path / "best.safetensors")
+    assert equal(states(fresh), subject.best)
+    assert len(list(tmp_path.glob("checkpoint-*"))) == 2
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_epoch_means_weigh_every_image_alike() -> None:
+    """The mean of batch means would be wrong: batches are of 12 and 13 images."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Label(Defence):
+        passes = "clean"
+
+        def terms(self, clean: Tensor, adv: None, labels: Tensor, **context: Any) -> Terms:
+            return Terms(labels.to(clean) + 0 * clean.sum(1))
+
+    subject = trainer()
+    subject.defence = Label()
+    epoch = next(e for e in subject.run() if e.kind == "epoch")
+    assert epoch.values["loss"] == pytest.approx(float(subject.train.y.double().mean()), rel=1e-6)
+
+
+def test_training_learns() -> None:
+    subject = trainer(epochs=12)
+    epochs = [e.values for e in subject.run() if e.kind == "epoch"]
+    assert epochs[-1]["loss"] < 0.7 * epochs[0]["loss"]
+    assert max(e["val_robust"] for e in epochs) == subject.counters.best
+    assert [e["best"] for e in epochs].count(True) >= 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explodes(Defence):
+    """The loss is NaN from the third update on."""
+
+    passes = "clean"
+
+    def terms(self, clean: Tensor, adv: None, labels: Tensor, **context: Any) -> Terms:
+        factor = torch.nan if context["progress"].step >= 5 else 1.0
+        return Terms(clean.square().sum(1) * factor)
+
+
+def test_a_nan_loss_stops_with_the_step_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+    subject = trainer(tmp_path)
+    subject.defence = Explodes()
+    with pytest.raises(UserError, match=r"the loss became nan at step 5 \(epoch 2\)") as caught:
+        list(subject.run())
+    assert "checkpoint-000000004.safetensors" in str(caught.value)
+    assert all(bool(v.isfinite().all()) for v in states(subject.model).values())
+    assert checkpoint.newest(tmp_path)[2]["counters"]["step"] == 4
+
+
+def test_a_checkpoint_of_another_architecture_is_refused(tmp_path: Path) -> None:
+    list(trainer(tmp_path).run())
+    subject = trainer(tmp_path)
+    subject.model.out = nn.Linear(8, 7)
+    with pytest.raises(UserError, match="belongs to another architecture"):
+        subject.resume()
+
+
+def test_cosine_rows_stay_unit_after_every_step() -> None:
+    model = spat.model("small-cnn", head="cosine", classes=4, channels=2, size=16)
+    x, y = (torch.rand(20, 2, 16, 16), torch.arange(20) % 4)
+    spat.train(
+        model, x, y, defence=spat.defence("spat", **{"attack.steps": 1}), epochs=2, batch_size=8
+    )
+    rows = next(p for name, p in model.named_parameters() if name == "classifier.fc3.weight")
+    assert torch.allclose(rows.norm(dim=1), torch.ones(4), atol=1e-6)
+
+
+def test_a_cosine_loss_needs_a_cosine_head() -> None:
+    x, y = toy()
+    with pytest.raises(UserError, match="spat works on cosines: give the model a cosine head"):
+        spat.train(Convolutional(), x, y, defence="spat", epochs=1)
+
+
+def test_train_works_on_any_module_and_tensors(tmp_path: Path) -> None:
+    x, y = toy()
+    model, seen = Convolutional(), []
+    done = spat.train(
+        model, x / 255, y, defence="trades", epochs=2, batch_size=16, out=tmp_path, sink=seen.append
+    )
+    assert done.model is model
+    assert [e.kind for e in done.events] == [e.kind for e in seen]
+    assert (tmp_path / "best.safetensors").exists()
+    with pytest.raises(
+        UserError, match="unknown setting of training 'epoch'. Did you mean 'epochs'"
+    ):
+        spat.train(model, x, y, epoch=1)
