@@ -15,10 +15,11 @@ from spat.config import Training
 from spat.contracts import check_images, check_labels
 from spat.data import Images, Splits, carve
 from spat.defences._base import Defence
+from spat.errors import unknown
 from spat.evaluation import evaluate
-from spat.experiment import find_device, require_head
 from spat.models import build_model
 from spat.records import Event
+from spat.resolve import find_device, require_head
 from spat.training.loop import Trainer
 
 __all__ = ["Trained", "attack", "data", "defence", "evaluate", "model", "train"]
@@ -108,7 +109,7 @@ def _known(settings: dict[str, Any]) -> dict[str, Any]:
     known = {setting.name for setting in catalog.flatten(Training)}
     for name in settings:
         if name not in known:
-            raise catalog.unknown("setting of training", name, known)
+            raise unknown("setting of training", name, known)
     return settings
 
 

@@ -10,8 +10,9 @@ from torch import nn
 
 from spat import config
 from spat.errors import UserError
-from spat.experiment import Plan, load_run, resolve
+from spat.experiment import load_run
 from spat.models import build_model
+from spat.resolve import Plan, resolve
 from spat.training import checkpoint
 
 

@@ -52,7 +52,7 @@ def _resume(folder: Path, flat: dict[str, object], tensorboard: bool) -> int:
 
 
 def _dry_run(flat: dict[str, object]) -> int:
-    from spat.experiment import resolve
+    from spat.resolve import resolve
 
     plan = resolve(config.experiment(flat))
     for name in sorted(plan.flat):
