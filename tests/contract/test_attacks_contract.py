@@ -182,7 +182,11 @@ def test_per_example_budget(
 
 
 BAD_INPUT = [
-    (torch.rand(2, 2, 8, 8) * 255, torch.tensor([0, 1]), r"images must lie in \[0, 1\], got values"),
+    (
+        torch.rand(2, 2, 8, 8) * 255,
+        torch.tensor([0, 1]),
+        r"images must lie in \[0, 1\], got values",
+    ),
     (torch.full((2, 2, 8, 8), torch.nan), torch.tensor([0, 1]), r"images must lie in \[0, 1\]"),
     (torch.zeros(2, 2, 8, 8, dtype=torch.uint8), torch.tensor([0, 1]), "got torch.uint8"),
     (torch.rand(0, 2, 8, 8), torch.tensor([]).long(), "a batch of at least one"),

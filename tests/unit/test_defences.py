@@ -241,6 +241,14 @@ def test_alp_interpolates_cross_entropies_and_pairs_logits() -> None:
     torch.testing.assert_close(mean["accuracy"], 0.25 * ce[0] + 0.75 * ce[1])
 
 
+def test_alp_smooths_labels_over_all_classes() -> None:
+    clean, adv, y = outputs()
+    target = 0.9 * F.one_hot(y, CLASSES) + 0.1 / CLASSES
+    expected = -0.5 * sum((target * z.log_softmax(1)).sum(1) for z in (clean, adv))
+    found = made("alp", label_smoothing=0.1).terms(clean, adv, y)["accuracy"]
+    torch.testing.assert_close(found, expected)
+
+
 def test_detached_gains_change_only_the_gradient() -> None:
     given = [side.tanh() if side.is_floating_point() else side for side in outputs()]
     free, detached = (
@@ -256,6 +264,17 @@ def test_scaling_features_leaves_the_loss_of_spat_unchanged() -> None:
     features, y = torch.randn(N, 6, generator=generator(1), dtype=torch.float64), outputs()[2]
     losses = [made("spat").terms(head(k * features), head(features), y).loss for k in (1, 1e3)]
     assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-12)
+
+
+def test_the_clean_pass_comes_first() -> None:
+    """BatchNorm's statistics weigh the last pass most."""
+    net, (x, y) = linear_net(), images()
+    built, seen = made("trades"), []
+    crafted = built.craft(net, x, y, rng=1)
+    net.register_forward_hook(lambda _, inputs, output: seen.append(inputs[0]))
+    built.respond(net, x, y, crafted)
+    assert seen[0] is x
+    assert seen[1] is crafted.x_adv
 
 
 # Self-paced parts in other defences
@@ -340,10 +359,18 @@ def test_n_fgsm_leaves_the_ball_but_not_the_pixel_box() -> None:
     (g,) = torch.autograd.grad(F.cross_entropy(net(x_0), y), x_0)
     expected = (x_0 + eps * g.sign()).clamp(0, 1).detach()
     torch.testing.assert_close(built.craft(net, x, y, noise=noise).x_adv, expected)
-    drawn = built.craft(net, 0.5 * torch.ones_like(x), y, rng=1).x_adv
-    reached = (drawn - 0.5).abs().max().item()
-    assert 2.2 * eps < reached <= 3 * eps + 1e-9
     assert made("n-fgsm", **{"attack.eps": 0.6}).craft(net, x, y, rng=1).x_adv.max() <= 1
+
+
+def test_n_fgsm_draws_its_noise_from_twice_the_ball() -> None:
+    downhill = nn.Sequential(nn.Flatten(), nn.Linear(12, 2)).double()
+    with torch.no_grad():
+        downhill[1].weight.copy_(torch.tensor([[-1.0], [1.0]]).expand(2, 12))
+    x, eps = torch.full((64, 3, 2, 2), 0.5, dtype=torch.float64), 8 / 255
+    y = torch.zeros(64, dtype=torch.int64)  # every pixel's gradient is positive
+    noise = made("n-fgsm").craft(downhill, x, y, rng=1).x_adv - x - eps
+    assert 1.9 * eps < noise.abs().max() <= 2 * eps + 1e-9
+    assert noise.mean().abs() < 0.2 * eps
 
 
 # SEAT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from spat.errors import UserError
@@ -41,10 +41,9 @@ def make_folder(folder: Path) -> None:
 def write_whole(path: Path, data: bytes) -> None:
     """Write under another name in the same folder, flush to the disk, then rename."""
     make_folder(path.parent)
-    temporary = ""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -52,8 +51,8 @@ def write_whole(path: Path, data: bytes) -> None:
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
+        with suppress(OSError):  # gone already where all went well
+            temporary.unlink()
 
 
 def cannot_write(path: Path, error: OSError) -> UserError:

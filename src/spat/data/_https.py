@@ -14,7 +14,7 @@ from pathlib import Path
 
 from spat.data._base import Report, Step
 from spat.data._files import cannot_write, read_bytes
-from spat.data._published import DAMAGE, Unavailable
+from spat.data._published import DAMAGE, UnavailableError
 
 TIMEOUT = 5.0  # seconds without an answer; a host that cannot be reached must not hold up the next
 ATTEMPTS = 4
@@ -22,17 +22,17 @@ PAUSE = 0.5  # seconds before the second attempt; doubled for each that follows
 CHUNK = 1 << 18
 
 
-class Interrupted(Exception):
+class BrokenOffError(Exception):
     """A transfer that broke off; trying again may finish it."""
 
 
 @dataclass(frozen=True)
 class Https:
-    """A host: `holds` maps each of its files to the data files in it, `unpack` takes them out."""
+    """A host: `holds` maps its files to the data files in each; `unpack` takes them out by name."""
 
     base: str
     holds: Mapping[str, tuple[str, ...]]
-    unpack: Callable[[bytes], Mapping[str, bytes]]
+    unpack: Callable[[str, bytes], Mapping[str, bytes]]
     pause: float = PAUSE
     name: str = "the official host"
 
@@ -41,16 +41,16 @@ class Https:
     ) -> Iterator[tuple[str, bytes]]:
         """The wanted files with their names, as each arrives."""
         for remote, files in self.holds.items():
-            if not wanted.intersection(files):
+            if wanted.isdisjoint(files):
                 continue
             data = self._download(remote, folder / f"{remote}.part", report)
             try:
-                unpacked = self.unpack(data)
+                unpacked = self.unpack(remote, data)
             except DAMAGE as error:
-                raise Unavailable(f"{remote} is damaged ({error})") from error
+                raise UnavailableError(f"{remote} is damaged ({error})") from error
             for file in files:
                 if file not in unpacked:
-                    raise Unavailable(f"{remote} does not hold {file}")
+                    raise UnavailableError(f"{remote} does not hold {file}")
                 yield file, unpacked[file]
 
     def _download(self, remote: str, part: Path, report: Report) -> bytes:
@@ -58,14 +58,14 @@ class Https:
         for attempt in range(ATTEMPTS):
             try:
                 _go_on(self.base + remote, part, report)
-            except Interrupted as error:
+            except BrokenOffError as error:
                 reason = error
                 time.sleep(self.pause * 2**attempt)
                 continue
             data = read_bytes(part)
             part.unlink()
             return data
-        raise Unavailable(f"{self.base}{remote} {reason} ({ATTEMPTS} attempts)")
+        raise UnavailableError(f"{self.base}{remote} {reason} ({ATTEMPTS} attempts)")
 
 
 def _go_on(url: str, part: Path, report: Report) -> None:
@@ -80,9 +80,9 @@ def _go_on(url: str, part: Path, report: Report) -> None:
         error.close()
         _refused(url, error.code, part)
     except urllib.error.URLError as error:
-        raise Unavailable(f"cannot reach {url} ({error.reason})") from error
+        raise UnavailableError(f"cannot reach {url} ({error.reason})") from error
     except (http.client.HTTPException, TimeoutError, ConnectionError, ssl.SSLError) as error:
-        raise Interrupted(f"broke off ({error or type(error).__name__})") from error
+        raise BrokenOffError(f"broke off ({error or type(error).__name__})") from error
     except OSError as error:
         raise cannot_write(part, error) from error
 
@@ -91,7 +91,7 @@ def _append(response: http.client.HTTPResponse, part: Path, done: int, report: R
     start, total = _extent(response)
     if start not in (0, done):
         part.unlink()
-        raise Interrupted(f"answered from byte {start} when asked from byte {done}")
+        raise BrokenOffError(f"answered from byte {start} when asked from byte {done}")
     with part.open("ab" if start else "wb") as file:
         got = start
         while chunk := response.read(CHUNK):
@@ -99,7 +99,7 @@ def _append(response: http.client.HTTPResponse, part: Path, done: int, report: R
             got += len(chunk)
             report(Step(part.stem, got, total))
     if total is not None and got < total:
-        raise Interrupted(f"broke off after {got:,} of {total:,} bytes")
+        raise BrokenOffError(f"broke off after {got:,} of {total:,} bytes")
 
 
 def _extent(response: http.client.HTTPResponse) -> tuple[int, int | None]:
@@ -107,7 +107,7 @@ def _extent(response: http.client.HTTPResponse) -> tuple[int, int | None]:
     if response.status == http.client.PARTIAL_CONTENT:
         match = re.match(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
         if not match:
-            raise Interrupted("answered with a part that it does not describe")
+            raise BrokenOffError("answered with a part that it does not describe")
         return int(match[1]), int(match[2])
     length = response.headers.get("Content-Length")
     return 0, int(length) if length else None
@@ -117,7 +117,7 @@ def _refused(url: str, status: int, part: Path) -> None:
     """Tell an answer that may change on the next attempt from one that will not."""
     if status == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and part.exists():
         part.unlink()  # it is longer than the file: begin again
-        raise Interrupted("has no bytes beyond those kept")
+        raise BrokenOffError("has no bytes beyond those kept")
     if status >= 500 or status == http.client.TOO_MANY_REQUESTS:
-        raise Interrupted(f"answers {status}")
-    raise Unavailable(f"{url} answers {status}")
+        raise BrokenOffError(f"answers {status}")
+    raise UnavailableError(f"{url} answers {status}")

@@ -77,7 +77,7 @@ class Splits:
                 )
             if part.names != self.train.names:
                 raise UserError(f"training and {role} images must have the same class names.")
-        present = self.train.y.unique().tolist()
+        present = torch.bincount(self.train.y).nonzero()[:, 0].tolist()
         if len(present) < 2:
             only = self.train.names[present[0]]
             raise UserError(

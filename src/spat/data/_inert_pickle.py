@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Refused(ValueError):
+class RefusedError(ValueError):
     """The pickle is not a plain dict of arrays, lists, numbers and text."""
 
 
@@ -45,7 +45,7 @@ def _rebuild(*_: object) -> _Array:
 def _encode(text: object, codec: object = "latin1") -> bytes:
     """Stands for `_codecs.encode`, with which Python 3 writes bytes in the old protocol."""
     if not isinstance(text, str) or codec not in ("latin1", b"latin1"):
-        raise Refused(f"it encodes with {codec!r}")
+        raise RefusedError(f"it encodes with {codec!r}")
     return text.encode("latin1")
 
 
@@ -61,7 +61,7 @@ STAND_INS = {
 class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in STAND_INS:
-            raise Refused(f"it names {module}.{name}, which is not plain data")
+            raise RefusedError(f"it names {module}.{name}, which is not plain data")
         return STAND_INS[module, name]
 
 
@@ -69,18 +69,18 @@ def read_batch(data: bytes) -> tuple[NDArray[np.uint8], list[int]]:
     """The images [n, bytes an image] and labels of a CIFAR-10 batch pickled by Python 2 or 3."""
     try:
         held = _Reader(io.BytesIO(data), encoding="bytes").load()
-    except Refused:
+    except RefusedError:
         raise
     except Exception as error:  # a damaged pickle can fail in any way
-        raise Refused(f"it is damaged ({type(error).__name__})") from error
+        raise RefusedError(f"it is damaged ({type(error).__name__})") from error
     if not isinstance(held, dict):
-        raise Refused("it holds no dict")
+        raise RefusedError("it holds no dict")
     named = {k.decode("latin1") if isinstance(k, bytes) else k: v for k, v in held.items()}
     labels = named.get("labels")
     if not isinstance(labels, list) or not all(
         isinstance(label, int) and 0 <= label < 256 for label in labels
     ):
-        raise Refused("it has no list of labels")
+        raise RefusedError("it has no list of labels")
     return _pixels(named.get("data"), len(labels)), labels
 
 
@@ -91,4 +91,4 @@ def _pixels(array: object, n: int) -> NDArray[np.uint8]:
             rows == n and len(raw) == rows * width
         ):
             return np.frombuffer(raw, np.uint8).reshape(rows, width)
-    raise Refused(f"its data are not an array of bytes of {n} rows")
+    raise RefusedError(f"its data are not an array of bytes of {n} rows")

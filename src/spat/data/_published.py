@@ -21,7 +21,7 @@ Decoder = Callable[[bytes], bytes]
 DAMAGE = (ValueError, EOFError, OSError, tarfile.TarError, zlib.error, SyntaxError)
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """A source cannot deliver; the next one may."""
 
 
@@ -34,7 +34,7 @@ class Source(Protocol):
     def deliver(
         self, wanted: Set[str], folder: Path, report: Report
     ) -> Iterator[tuple[str, bytes]]:
-        """The wanted files with their names, unverified; may raise Unavailable."""
+        """The wanted files with their names, unverified; may raise UnavailableError."""
         ...
 
 
@@ -82,7 +82,7 @@ class Published:
                 break
             try:
                 self._take(source, lacking, folder, report)
-            except Unavailable as error:
+            except UnavailableError as error:
                 reasons.append(f"{source.name}: {error}")
                 report(Step(f"{self.title} did not come from {source.name}: {error}."))
         lacking = self._lacking(root)
@@ -101,7 +101,7 @@ class Published:
         make_folder(folder)
         for file, data in source.deliver(lacking, folder, report):
             if md5(data) != self.files[file]:
-                raise Unavailable(f"{file} {self._mismatch(file, data)}")
+                raise UnavailableError(f"{file} {self._mismatch(file, data)}")
             write_whole(folder / file, data)
 
     def _lacking(self, root: Path) -> set[str]:
