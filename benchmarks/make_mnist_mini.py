@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from spat.data import mnist_mini
-from spat.data._images import Images
-from spat.data.mnist import Mnist
+from spat.datasets import mnist_mini
+from spat.datasets._images import Images
+from spat.datasets.mnist import Mnist
 
 HOME = Path(mnist_mini.__file__).parent / mnist_mini.FILE
 # pb=0 and lc=4: bytes have no alignment of four, and the last pixel predicts the next best.

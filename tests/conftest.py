@@ -22,7 +22,7 @@ class Linear(nn.Module):
 
 
 class Convolutional(nn.Module):
-    """Everything an attack could disturb: BatchNorm (one of them frozen), dropout, a hook's place."""
+    """All that an attack could disturb: BatchNorms (one of them frozen), dropout."""
 
     def __init__(self, classes: int = 4, channels: int = 2) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ from spat import catalog
 from spat.attacks._base import Attack
 from spat.config import Training
 from spat.contracts import check_images, check_labels
-from spat.data import Images, Splits, carve
+from spat.datasets import Images, Splits, carve
 from spat.defences._base import Defence
 from spat.errors import unknown
 from spat.evaluation import evaluate
@@ -114,9 +114,10 @@ def _known(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _images(x: Tensor, y: Tensor) -> Images:
-    """Bytes are kept as bytes; floats in [0, 1] as they are."""
+    """Bytes are kept as bytes; floats in [0, 1] as they are, in float32."""
     if x.is_floating_point():
         check_images(x)
+        x = x.float()
     check_labels(y, len(x))
     names = tuple(str(label) for label in range(int(y.max()) + 1))
     return Images(x, y.long(), names)

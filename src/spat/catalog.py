@@ -22,7 +22,7 @@ from spat.errors import UserError, unknown
 
 PACKAGES = {
     "attack": "spat.attacks",
-    "dataset": "spat.data",
+    "dataset": "spat.datasets",
     "defence": "spat.defences",
     "model": "spat.models",
 }

@@ -14,7 +14,7 @@ from torch import nn
 
 from spat import catalog, config
 from spat.config import Choice, Experiment, Training
-from spat.data import Splits
+from spat.datasets import Splits
 from spat.defences._base import Defence
 from spat.errors import UserError
 from spat.models import cosine_heads

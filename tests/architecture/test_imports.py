@@ -18,7 +18,8 @@ LEVELS = [
     {"resolve"},
     {"experiment"},
     {"recipes", "loading", "api"},
-    {"cli", "__main__"},
+    {"cli"},
+    {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 FILES = sorted(SOURCE.rglob("*.py"))

@@ -6,10 +6,10 @@ import copy
 
 import pytest
 import torch
-from conftest import Convolutional, Linear
 from torch import Tensor, nn
 
 import spat
+from conftest import Convolutional, Linear
 from spat import catalog
 from spat.attacks._base import Attack
 from spat.rng import PerExample
@@ -59,7 +59,7 @@ def test_stays_in_the_threat_set(
     assert x_adv.dtype == x.dtype
     assert x_adv.device == x.device
     assert not x_adv.requires_grad
-    assert 0.0 <= float(x_adv.min())
+    assert float(x_adv.min()) >= 0.0
     assert float(x_adv.max()) <= 1.0
     assert float(threat(norm, eps).distance(x_adv, x).max()) <= eps + 1e-6
 

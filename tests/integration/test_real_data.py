@@ -10,11 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
-from spat.data import _cifar_format
-from spat.data._files import md5
-from spat.data.cifar10 import FILES, Cifar10
-from spat.data.mnist import Mnist
-from spat.data.mnist_mini import MnistMini
+from spat.datasets import _cifar_format
+from spat.datasets._files import md5
+from spat.datasets.cifar10 import FILES, Cifar10
+from spat.datasets.mnist import Mnist
+from spat.datasets.mnist_mini import MnistMini
 
 MAKER = Path(__file__).parents[2] / "benchmarks" / "make_mnist_mini.py"
 

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spat.data import crop_flip
-from spat.data._augment import draws
+from spat.datasets import crop_flip
+from spat.datasets._augment import draws
 from spat.errors import UserError
 
 

@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from spat import catalog
-from spat.data import Splits
-from spat.data._fetched import Fetched
+from spat.datasets import Splits
+from spat.datasets._fetched import Fetched
 
 NAMES = catalog.names("dataset")
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from spat.data import _cifar_format, _idx
-from spat.data._files import data_root, write_whole
-from spat.data.cifar10 import _from_npm
+from spat.datasets import _cifar_format, _idx
+from spat.datasets._files import data_root, write_whole
+from spat.datasets.cifar10 import _from_npm
 from spat.errors import UserError
 
 
@@ -52,7 +52,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("spat.data._files.os.fsync", full)
+    monkeypatch.setattr("spat.datasets._files.os.fsync", full)
     with pytest.raises(UserError, match=r"cannot write .*file.bin: No space left on device; pass"):
         write_whole(path, b"new bytes")
     assert path.read_bytes() == b"old"
@@ -134,7 +134,7 @@ def test_records_from_a_picture():
 
 
 def test_package_labels_belong_to_their_batch(monkeypatch):
-    monkeypatch.setattr("spat.data.cifar10.BATCH", 1)
+    monkeypatch.setattr("spat.datasets.cifar10.BATCH", 1)
     images, _, _ = records(1)
     members = {f"data_batch_{k}.png": png(images) for k in range(1, 6)}
     members["test_batch.png"] = png(images)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from spat.data.folder import Folder
+from spat.datasets.folder import Folder
 from spat.errors import UserError
 
 RNG = np.random.default_rng(0)

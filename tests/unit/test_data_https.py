@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from spat.data import _https
-from spat.data._files import md5
-from spat.data._https import Https
-from spat.data._published import Published, as_it_is, gunzip, tar_members
+from spat.datasets import _https
+from spat.datasets._files import md5
+from spat.datasets._https import Https
+from spat.datasets._published import Published, as_it_is, gunzip, tar_members
 from spat.errors import UserError
 
 CONTENT = bytes(range(256)) * 2000

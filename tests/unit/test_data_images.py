@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spat.data import Images, Splits, carve
-from spat.data._images import split
+from spat.datasets import Images, Splits, carve
+from spat.datasets._images import split
 from spat.errors import UserError
 
 NAMES = ("cat", "dog", "eel")
@@ -58,7 +58,8 @@ def test_floats_leave_the_bytes_alone():
 @pytest.mark.parametrize(
     ("x", "y", "names", "text"),
     [
-        (torch.zeros(2, 1, 2, 2), [0, 1], NAMES, "images must be uint8"),
+        (torch.zeros(2, 1, 2, 2).double(), [0, 1], NAMES, "images must be uint8, or float32"),
+        (torch.full((2, 1, 2, 2), 1.5), [0, 1], NAMES, r"images must lie in \[0, 1\]"),
         (torch.zeros(2, 2, 2, dtype=torch.uint8), [0, 1], NAMES, r"got uint8 \(2, 2, 2\)"),
         (torch.zeros(0, 1, 2, 2, dtype=torch.uint8), [], NAMES, "at least one image"),
         (torch.zeros(2, 1, 2, 2, dtype=torch.uint8), [0, 0], ("cat",), "two classes, got 'cat'"),
@@ -138,3 +139,17 @@ def test_split_takes_validation_from_the_training_images():
     assert len(splits.validation) == 4
     assert sorted(indices(splits.train) + indices(splits.validation)) == list(range(20))
     assert indices(splits.test) == [0, 1]
+
+
+def test_floats_are_kept_as_they_are():
+    x = torch.rand(2, 1, 2, 2)
+    images = Images(x, torch.tensor([0, 1]), NAMES)
+    assert torch.equal(images.floats()[0], x)
+    assert torch.equal(images.floats(torch.tensor([1]))[0], x[1:])
+
+
+def test_no_validation_keeps_every_image():
+    splits = split(numbered([0, 1, 2] * 4), numbered([0, 1]), validation=0, seed=0, name="pets")
+    assert splits.validation is None
+    assert len(splits.train) == 12
+    assert splits.to("cpu").validation is None

@@ -2,11 +2,11 @@
 
 from importlib import resources
 
-from spat.data.mnist_mini import FILE, MnistMini
+from spat.datasets.mnist_mini import FILE, MnistMini
 
 
 def test_it_is_small():
-    assert len(resources.files("spat.data").joinpath(FILE).read_bytes()) <= 2_500_000
+    assert len(resources.files("spat.datasets").joinpath(FILE).read_bytes()) <= 2_500_000
 
 
 def test_every_head_is_balanced():

@@ -7,11 +7,11 @@ import tarfile
 
 import pytest
 
-from spat.data import _npm
-from spat.data._files import md5
-from spat.data._npm import NpmPackage
-from spat.data._published import Published, as_it_is
-from spat.data.mnist import FILES, Mnist, _from_npm
+from spat.datasets import _npm
+from spat.datasets._files import md5
+from spat.datasets._npm import NpmPackage
+from spat.datasets._published import Published, as_it_is
+from spat.datasets.mnist import FILES, Mnist, _from_npm
 from spat.errors import UserError
 
 CONTENT = b"the bytes of the file"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from spat.data.npz import Npz
+from spat.datasets.npz import Npz
 from spat.errors import UserError
 
 RNG = np.random.default_rng(0)

@@ -7,8 +7,8 @@ import warnings
 import numpy as np
 import pytest
 
-from spat.data._cifar_format import from_pickle
-from spat.data._inert_pickle import RefusedError, read_batch
+from spat.datasets._cifar_format import from_pickle
+from spat.datasets._inert_pickle import RefusedError, read_batch
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (4, 3072), dtype=np.uint8)

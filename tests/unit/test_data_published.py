@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from spat.data._files import md5
-from spat.data._published import Published, UnavailableError, as_it_is, gunzip
-from spat.data.cifar10 import Cifar10
-from spat.data.mnist import Mnist
+from spat.datasets._files import md5
+from spat.datasets._published import Published, UnavailableError, as_it_is, gunzip
+from spat.datasets.cifar10 import Cifar10
+from spat.datasets.mnist import Mnist
 from spat.errors import UserError
 
 FILES = {"a": b"first file", "b": b"second file"}

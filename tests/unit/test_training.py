@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import spat
 from conftest import Convolutional
 from spat.config import Training
-from spat.data import Images
+from spat.datasets import Images
 from spat.defences._base import Defence, Terms
 from spat.errors import UserError
 from spat.records import Event

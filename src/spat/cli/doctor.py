@@ -65,13 +65,6 @@ def _memory() -> str:
 
 def _data() -> dict[str, str]:
     """For each data set that can be fetched, whether it is here."""
-    from spat import catalog
+    from spat.cli.data import fetchable, state
 
-    lines = {}
-    for name in catalog.names("dataset"):
-        component = catalog.find("dataset", name).factory
-        if hasattr(component, "verify"):
-            statuses = [status for _, status in component().verify()]
-            whole = all(status == "ok" for status in statuses)
-            lines[name] = "found, verified" if whole else f"not here: spat data fetch {name}"
-    return lines
+    return {name: state(name) for name in fetchable()}

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from spat.config import Training
-from spat.data import Images, crop_flip
+from spat.datasets import Images, crop_flip
 from spat.defences._base import Defence, Progress, Terms
 from spat.errors import UserError
 from spat.models import renormalise_heads

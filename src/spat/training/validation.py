@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from spat.attacks.pgd import PGD
-from spat.data import Images
+from spat.datasets import Images
 from spat.modes import evaluating
 from spat.rng import PerExample, derive
 

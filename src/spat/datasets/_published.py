@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from spat.data._base import Report, Step
-from spat.data._files import make_folder, md5, read_bytes, write_whole
+from spat.datasets._base import Report, Step
+from spat.datasets._files import make_folder, md5, read_bytes, write_whole
 from spat.errors import UserError
 
 T = TypeVar("T")

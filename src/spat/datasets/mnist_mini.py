@@ -14,7 +14,7 @@ from importlib import resources
 import torch
 from torch import Tensor
 
-from spat.data._images import Images, Splits, split
+from spat.datasets._images import Images, Splits, split
 
 FILE = "files/mnist_mini.xz"
 CLASSES, SIDE = 10, 28
@@ -32,7 +32,7 @@ class MnistMini:
 
     def whole(self) -> tuple[Images, Images]:
         """The training and the test images."""
-        packed = resources.files("spat.data").joinpath(FILE).read_bytes()
+        packed = resources.files("spat.datasets").joinpath(FILE).read_bytes()
         stored = torch.frombuffer(bytearray(lzma.decompress(packed)), dtype=torch.uint8)
         by_digit = stored.view(CLASSES, TRAIN + TEST, SIDE, SIDE)
         return _in_turn(by_digit[:, :TRAIN]), _in_turn(by_digit[:, TRAIN:])

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spat.data._images import Images, Splits, split
+from spat.datasets._images import Images, Splits, split
 from spat.errors import UserError
 
 CHANNELS = (1, 3)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from spat.data._base import Report, Step
-from spat.data._files import cannot_write, read_bytes
-from spat.data._published import DAMAGE, UnavailableError
+from spat.datasets._base import Report, Step
+from spat.datasets._files import cannot_write, read_bytes
+from spat.datasets._published import DAMAGE, UnavailableError
 
 TIMEOUT = 5.0  # seconds without an answer; a host that cannot be reached must not hold up the next
 ATTEMPTS = 4

@@ -9,12 +9,12 @@ from typing import ClassVar
 
 import torch
 
-from spat.data import _idx
-from spat.data._fetched import Fetched
-from spat.data._https import Https
-from spat.data._images import Images, Splits, split
-from spat.data._npm import NpmPackage
-from spat.data._published import Published, Source, as_it_is, gunzip
+from spat.datasets import _idx
+from spat.datasets._fetched import Fetched
+from spat.datasets._https import Https
+from spat.datasets._images import Images, Splits, split
+from spat.datasets._npm import NpmPackage
+from spat.datasets._published import Published, Source, as_it_is, gunzip
 
 FILES = {
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",

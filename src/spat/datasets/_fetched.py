@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from spat.data._base import Report, unheard
-from spat.data._files import data_root
-from spat.data._published import Published, Source
+from spat.datasets._base import Report, unheard
+from spat.datasets._files import data_root
+from spat.datasets._published import Published, Source
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from spat.data._images import Images, Splits, split
+from spat.datasets._images import Images, Splits, split
 from spat.errors import UserError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")

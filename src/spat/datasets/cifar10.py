@@ -10,12 +10,12 @@ from typing import ClassVar
 
 import torch
 
-from spat.data import _cifar_format
-from spat.data._fetched import Fetched
-from spat.data._https import Https
-from spat.data._images import Images, Splits, split
-from spat.data._npm import NpmPackage
-from spat.data._published import Published, Source, as_it_is, tar_members
+from spat.datasets import _cifar_format
+from spat.datasets._fetched import Fetched
+from spat.datasets._https import Https
+from spat.datasets._images import Images, Splits, split
+from spat.datasets._npm import NpmPackage
+from spat.datasets._published import Published, Source, as_it_is, tar_members
 
 FILES = {
     "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",

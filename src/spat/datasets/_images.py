@@ -1,4 +1,4 @@
-"""Images as bytes with their labels; training, validation and test splits of them."""
+"""Images with their labels, as bytes wherever they come as such; splits of them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from spat.contracts import check_images
 from spat.errors import UserError
 from spat.rng import generator
 
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """`x` uint8 [n, c, h, w]; `y` int64 [n]; `names[y]` is the class of an image."""
+    """`x` uint8, or float32 in [0, 1], [n, c, h, w]; `y` int64 [n]; `names[y]` is the class."""
 
     x: Tensor
     y: Tensor
@@ -48,10 +49,9 @@ class Images:
 
     def floats(self, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Float32 images in [0, 1] and labels; of the images at `index`, in its order."""
-        if index is None:
-            return self.x.to(torch.float32).div_(255), self.y
-        at = index.to(self.x.device)
-        return self.x[at].to(torch.float32).div_(255), self.y[at]
+        chosen = self if index is None else self[index]
+        bytes_ = chosen.x.dtype == torch.uint8
+        return (chosen.x.to(torch.float32).div_(255) if bytes_ else chosen.x), chosen.y
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Splits:
     """
 
     train: Images
-    validation: Images
+    validation: Images | None
     test: Images
     name: str
     eps: float | None = None
@@ -70,6 +70,8 @@ class Splits:
 
     def __post_init__(self) -> None:
         for role, part in (("validation", self.validation), ("test", self.test)):
+            if part is None:
+                continue
             if part.shape != self.train.shape:
                 raise UserError(
                     f"training images are {_sides(self.train)} but {role} images are "
@@ -85,8 +87,10 @@ class Splits:
             )
 
     def to(self, device: torch.device | str) -> Splits:
-        parts = (self.train.to(device), self.validation.to(device), self.test.to(device))
-        return replace(self, train=parts[0], validation=parts[1], test=parts[2])
+        held = None if self.validation is None else self.validation.to(device)
+        return replace(
+            self, train=self.train.to(device), validation=held, test=self.test.to(device)
+        )
 
 
 def carve(images: Images, fraction: float, seed: int) -> tuple[Images, Images]:
@@ -121,8 +125,8 @@ def split(
     eps: float | None = None,
     augment: bool = False,
 ) -> Splits:
-    """The splits of a whole training and a whole test set; validation comes from the former."""
-    kept, held = carve(train, validation, seed)
+    """The splits of a whole training and a whole test set; validation (if any) of the former."""
+    kept, held = (train, None) if validation == 0 else carve(train, validation, seed)
     return Splits(kept, held, test, name, eps, augment)
 
 
@@ -137,13 +141,16 @@ def _sides(images: Images) -> str:
 
 
 def _check_pixels(x: Tensor) -> None:
-    if x.dtype != torch.uint8 or x.ndim != 4:
+    if x.dtype not in (torch.uint8, torch.float32) or x.ndim != 4:
         kind = str(x.dtype).removeprefix("torch.")
         raise UserError(
-            f"images must be uint8 [n, channels, height, width], got {kind} {tuple(x.shape)}."
+            "images must be uint8, or float32 in [0, 1], of shape [n, channels, height, width], "
+            f"got {kind} {tuple(x.shape)}."
         )
     if x.numel() == 0:
         raise UserError(f"a data set needs at least one image, got shape {tuple(x.shape)}.")
+    if x.dtype == torch.float32:
+        check_images(x)
 
 
 def _check_labels(y: Tensor, images: int, classes: int) -> None:

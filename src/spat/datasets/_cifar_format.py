@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from spat.data._inert_pickle import read_batch
+from spat.datasets._inert_pickle import read_batch
 from spat.errors import UserError
 
 CHANNELS, SIDE = 3, 32
