@@ -101,7 +101,7 @@ def train(
     for event in trainer.run():
         events.append(event)
         sink(event)
-    model.load_state_dict(trainer.best)
+    model.load_state_dict(trainer.state.best)
     return Trained(model, trainer.counters.best_epoch, events)
 
 

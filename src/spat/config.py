@@ -46,6 +46,7 @@ class Training:
     warmup: epochs (or a part of one) of linear rise to the full rate
     attack_ramp: share of training over which the inner attack grows from one step to all
     eps_ramp: share of training over which the inner attack's eps grows from a tenth to all
+    ema: decay of a running average of the weights, which is then what is evaluated; 0: none
     augment: auto (what suits the data set), none, or crop-flip
     validation: share of the training set held out to choose the best epoch
     validation_images: at most so many of them are attacked after each epoch
@@ -64,6 +65,7 @@ class Training:
     warmup: float = 0.0
     attack_ramp: float = 0.0
     eps_ramp: float = 0.0
+    ema: float = 0.0
     augment: Literal["auto", "none", "crop-flip"] = "auto"
     validation: float = 0.1
     validation_images: int = 1000
@@ -80,8 +82,9 @@ class Training:
         for name in ("attack_ramp", "eps_ramp", "momentum"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name} must lie in [0, 1], got {getattr(self, name):g}.")
-        if not 0 <= self.validation < 1:
-            raise UserError(f"validation must lie in [0, 1), got {self.validation:g}.")
+        for name in ("validation", "ema"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"{name} must lie in [0, 1), got {getattr(self, name):g}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -145,7 +145,7 @@ def _fan_out(sinks: Sequence[Sink]) -> Sink:
 
 def _measure(plan: Plan, trainer: Trainer, folder: Path, tell: Sink) -> Finished:
     """Evaluate the best weights on the test images and write down everything about it."""
-    trainer.model.load_state_dict(trainer.best)
+    trainer.model.load_state_dict(trainer.state.best)
     return assess(plan, trainer.model, folder, tell, trained=trainer.counters.seconds)
 
 

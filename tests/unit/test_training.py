@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import spat
 from conftest import Convolutional
+from golden.vectors import CASES
 from spat.config import Training
 from spat.datasets import Images
 from spat.defences._base import Defence, Terms
@@ -19,6 +20,7 @@ from spat.errors import UserError
 from spat.records import Event
 from spat.training import checkpoint
 from spat.training.loop import Trainer
+from spat.training.state import average_, copied
 
 QUICK = {"epochs": 2, "batch_size": 16, "lr": 0.05, "validation_images": 8, "schedule": "one-cycle"}
 
@@ -66,7 +68,7 @@ def test_two_runs_are_bit_identical_and_leave_the_global_generator() -> None:
     torch.rand(100)  # the second run starts from another global state
     list(other.run())
     assert equal(states(one.model), states(other.model))
-    assert equal(one.best, other.best)
+    assert equal(one.state.best, other.state.best)
 
 
 def test_another_seed_is_another_run() -> None:
@@ -90,7 +92,7 @@ def test_a_stopped_and_resumed_run_is_bit_identical(tmp_path: Path, stop_after: 
     second.resume()
     resumed = list(second.run())
     assert equal(states(whole.model), states(second.model))
-    assert equal(whole.best, second.best)
+    assert equal(whole.state.best, second.state.best)
     assert told(resumed)[-1] == told(events)[-1]
 
 
@@ -122,7 +124,7 @@ def test_files_of_a_finished_run(tmp_path: Path) -> None:
     checkpoint.load_weights(fresh, tmp_path / "last.safetensors")
     assert equal(states(fresh), states(subject.model))
     checkpoint.load_weights(fresh, tmp_path / "best.safetensors")
-    assert equal(states(fresh), subject.best)
+    assert equal(states(fresh), subject.state.best)
     assert len(list(tmp_path.glob("checkpoint-*"))) == 2
     assert not list(tmp_path.glob("*.part"))
 
@@ -208,4 +210,72 @@ def test_train_works_on_any_module_and_tensors(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match="unknown setting of training 'epoch'. Did you mean 'epochs'"
     ):
-        spat.train(model, x, y, epoch=1)
+        spat.train(model, x, y, defence="trades", epoch=1)
+
+
+def test_averaging_matches_the_seat_code() -> None:
+    """The sequence of the authors' EMA class: parameters, float and integer buffers."""
+    case = CASES["seat.ema.sequence"]
+    given, expected = case["inputs"], case["expected"]
+    shadow = {
+        "w": torch.tensor(given["w0"]).double(),
+        "buffer": torch.tensor(given["buffer0"]).double(),
+        "n": torch.tensor(given["n0"]),
+    }
+    defence = spat.defence("seat")
+    for t in range(5):
+        decay = defence.ema_decay(t)
+        assert decay == pytest.approx(expected["decay"][t], rel=1e-12)
+        now = {
+            "w": torch.tensor(given["w_after_step"][t]).double(),
+            "buffer": torch.tensor(given["buffer_after_step"][t]).double(),
+            "n": torch.tensor(given["n_after_step"][t]),
+        }
+        average_(shadow, now, decay)
+        assert float(shadow["w"]) == pytest.approx(expected["ema_w"][t], rel=1e-9)
+        assert float(shadow["buffer"]) == pytest.approx(expected["ema_buffer"][t], rel=1e-9)
+        assert int(shadow["n"]) == expected["ema_int_buffer"][t]
+
+
+def test_what_is_handed_over_is_the_average() -> None:
+    subject = trainer(ema=0.9)
+    snapshots = [copied(subject.model.state_dict())]
+    for event in subject.run():
+        if event.kind == "epoch" and event.values["epoch"] == 2:
+            assert not equal(subject.state.judged(), states(subject.model))
+    slow = trainer(ema=0.0)
+    shadow = snapshots[0]
+    for step in range(slow.total):
+        list(slow._train_one())
+        average_(shadow, slow.model.state_dict(), min(0.9, (step + 1) / (step + 10)))
+    assert equal(states(slow.model), states(subject.model))  # the average changes no update
+    assert equal(shadow, subject.state.judged())
+
+
+def test_the_average_survives_a_resume(tmp_path: Path) -> None:
+    whole = trainer(ema=0.9)
+    list(whole.run())
+    first = trainer(tmp_path, ema=0.9)
+    left = iter(range(5))
+    list(first.run(stop=lambda: next(left, None) is None))
+    second = trainer(tmp_path, ema=0.9)
+    second.resume()
+    list(second.run())
+    assert equal(whole.state.judged(), second.state.judged())
+
+
+def test_the_average_of_a_constant_model_is_that_constant() -> None:
+    subject = trainer(ema=0.9, lr=1e-30, weight_decay=0.0)
+    before = {k: v.clone() for k, v in subject.model.named_parameters()}
+    list(subject.run())
+    for name, value in before.items():
+        assert torch.allclose(subject.state.judged()[name], value, atol=1e-7)
+
+
+def test_averaged_cosine_rows_are_unit() -> None:
+    model = spat.model("small-cnn", head="cosine", classes=4, channels=2, size=16)
+    x, y = torch.rand(20, 2, 16, 16), torch.arange(20) % 4
+    quick = spat.defence("spat", **{"attack.steps": 1})
+    spat.train(model, x, y, defence=quick, epochs=2, batch_size=8, ema=0.5)
+    weight = model.state_dict()["classifier.fc3.weight"]
+    assert torch.allclose(weight.norm(dim=1), torch.ones(4), atol=1e-6)

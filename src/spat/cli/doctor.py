@@ -30,7 +30,6 @@ def report() -> dict[str, str]:
         "processor": str(machine.get("processor", "unknown")),
         "cores": f"{os.cpu_count()}, torch uses {torch.get_num_threads()} threads",
         "gpu": _gpus(),
-        "bfloat16": _bfloat16(),
         "memory": _memory(),
         **_data(),
     }
@@ -43,16 +42,6 @@ def _gpus() -> str:
         return "none that torch sees: training runs on the CPU"
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return ", ".join(names)
-
-
-def _bfloat16() -> str:
-    import torch
-
-    from spat.fast import has_fast_bfloat16
-
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    fast = has_fast_bfloat16(device)
-    return f"fast on this {device.type}" if fast else f"not fast on this {device.type}: not used"
 
 
 def _memory() -> str:

@@ -1,1 +1,1 @@
-"""Recipes: one file for each table, figure or demonstration, a function that returns Experiments."""
+"""Recipes, one file for each table, figure or demonstration: functions that return Experiments."""

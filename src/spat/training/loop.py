@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,26 +27,15 @@ from spat.records import Event
 from spat.rng import generator, global_seed
 from spat.training import checkpoint
 from spat.training.schedule import learning_rate, ramped
+from spat.training.state import Counters, State, copied
 from spat.training.validation import Validation, validate
 
 EVENT_SECONDS = 0.5  # at most so often a step is told of
 
 
 @dataclass
-class Counters:
-    """What a run knows of itself besides tensors; saved with every checkpoint."""
-
-    step: int = 0
-    best: float = -1.0
-    best_epoch: int = 0
-    seconds: float = 0.0
-    sums: dict[str, float] = field(default_factory=dict)
-    seen: int = 0
-
-
-@dataclass
 class Trainer:
-    """One run. `run()` trains `model` in place and yields events; `best` holds the best weights.
+    """One run: `run()` trains `model` in place and yields events; `state` is all it goes by.
 
     describe: JSON-able facts written into every weights file (what model this is, which settings)
     """
@@ -60,23 +50,27 @@ class Trainer:
     augment: bool = False
     folder: Path | None = None
     describe: Mapping[str, Any] = field(default_factory=dict)
-    counters: Counters = field(default_factory=Counters)
 
     def __post_init__(self) -> None:
         self.model.to(self.device)
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.train = self.train.to(self.device)
+        self.per_epoch = math.ceil(len(self.train) / self.settings.batch_size)
+        self.total = self.per_epoch * self.settings.epochs
+        self.state = State(self.model, self._optimiser())
+        if self._decay(0) is not None:
+            self.state.begin_average()
+        self._saved_at = time.monotonic()
+        self._told_at = -math.inf
+
+    def _optimiser(self) -> torch.optim.SGD:
         settings = self.settings
-        self.optimiser = torch.optim.SGD(
+        return torch.optim.SGD(
             [p for p in self.model.parameters() if p.requires_grad],
             lr=settings.lr,
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
         )
-        self.per_epoch = math.ceil(len(self.train) / settings.batch_size)
-        self.total = self.per_epoch * settings.epochs
-        self.best: dict[str, Tensor] = {}
-        self._saved_at = time.monotonic()
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]:
         """Train to the end, or to the step in which `stop()` becomes true."""
@@ -103,14 +97,11 @@ class Trainer:
         """Go on from the newest whole checkpoint of the run folder."""
         assert self.folder is not None
         _, tensors, meta = checkpoint.newest(self.folder)
-        _load(self.model, _under("model", tensors))
-        self.best = _under("best", tensors)
-        for index, parameter in enumerate(self._parameters()):
-            if f"momentum/{index}" in tensors:
-                # Same memory layout as the parameter, so that updates round the same way.
-                buffer = torch.empty_like(parameter).copy_(tensors[f"momentum/{index}"])
-                self.optimiser.state[parameter]["momentum_buffer"] = buffer
-        self.counters = Counters(**meta["counters"])
+        self.state.restore(tensors, meta)
+
+    @property
+    def counters(self) -> Counters:
+        return self.state.counters
 
     def _train_one(self) -> Iterator[Event]:
         begun, step = time.perf_counter(), self.counters.step
@@ -140,13 +131,26 @@ class Trainer:
         with global_seed(self.device, self.seed, "forward", progress.step):
             terms = defence.objective(self.model, x, y, rng=noise, progress=progress)
             self._refuse_nonfinite(terms, progress)
-            self.optimiser.zero_grad(set_to_none=True)
+            self.state.optimiser.zero_grad(set_to_none=True)
             terms.loss.backward()  # type: ignore[no-untyped-call]
-        for group in self.optimiser.param_groups:
-            group["lr"] = lr
-        self.optimiser.step()
-        renormalise_heads(self.model)
+        self._step(progress.step, lr)
         return terms
+
+    def _step(self, step: int, lr: float) -> None:
+        """The optimiser's step, and what follows each: unit rows, the running average."""
+        for group in self.state.optimiser.param_groups:
+            group["lr"] = lr
+        self.state.optimiser.step()
+        renormalise_heads(self.model)
+        decay = self._decay(step)
+        if decay is not None:
+            self.state.average(decay)
+
+    def _decay(self, step: int) -> float | None:
+        """Of the running average of the weights: the defence's own, or the settings'."""
+        if self.settings.ema > 0:
+            return min(self.settings.ema, (step + 1) / (step + 10))
+        return self.defence.ema_decay(step)
 
     def _refuse_nonfinite(self, terms: Terms, progress: Progress) -> None:
         if math.isfinite(terms.loss.item()):
@@ -173,7 +177,7 @@ class Trainer:
         self, progress: Progress, lr: float, terms: Terms, speed: float
     ) -> Iterator[Event]:
         now = time.monotonic()
-        if now - getattr(self, "_told_at", 0.0) < EVENT_SECONDS:
+        if now - self._told_at < EVENT_SECONDS:
             return
         self._told_at = now
         done = self.counters.step
@@ -206,7 +210,7 @@ class Trainer:
         is_best = score > counters.best
         if is_best:
             counters.best, counters.best_epoch = score, epoch
-            self.best = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
+            self.state.best = copied(self.state.judged())
         yield Event(
             "epoch",
             {
@@ -232,7 +236,21 @@ class Trainer:
         if self.validation is None:
             return None
         chosen = self.validation[: self.settings.validation_images].to(self.device)
-        return validate(self.model, chosen, self.defence.attack, self.seed)
+        with self._judged_model() as model:
+            return validate(model, chosen, self.defence.attack, self.seed)
+
+    @contextmanager
+    def _judged_model(self) -> Iterator[nn.Module]:
+        """The model with the weights that count; its own are put back."""
+        if self.state.averaged is None:
+            yield self.model
+            return
+        own = copied(self.model.state_dict())
+        self.model.load_state_dict(self.state.judged())
+        try:
+            yield self.model
+        finally:
+            self.model.load_state_dict(own)
 
     def _save_is_due(self) -> bool:
         waited = time.monotonic() - self._saved_at
@@ -241,35 +259,13 @@ class Trainer:
     def _save(self) -> Event:
         """Weights for others first; the checkpoint, which marks the state as whole, last."""
         assert self.folder is not None
-        counters, state = self.counters, self.model.state_dict()
+        counters = self.counters
         facts = {**self.describe, "step": counters.step, "best_epoch": counters.best_epoch}
-        checkpoint.write(self.folder / "last.safetensors", state, facts)
-        if self.best:
-            checkpoint.write(self.folder / "best.safetensors", self.best, facts)
-        tensors = {f"model/{name}": tensor for name, tensor in state.items()}
-        tensors |= {f"best/{name}": tensor for name, tensor in self.best.items()}
-        for index, parameter in enumerate(self._parameters()):
-            buffer = self.optimiser.state[parameter].get("momentum_buffer")
-            if buffer is not None:
-                tensors[f"momentum/{index}"] = buffer
+        checkpoint.write(self.folder / "last.safetensors", self.state.judged(), facts)
+        if self.state.best:
+            checkpoint.write(self.folder / "best.safetensors", self.state.best, facts)
         path = checkpoint.save_checkpoint(
-            self.folder, counters.step, tensors, {**facts, "counters": vars(counters)}
+            self.folder, counters.step, self.state.tensors(), {**facts, "counters": vars(counters)}
         )
         self._saved_at = time.monotonic()
         return Event("checkpoint", {"path": str(path), "step": counters.step})
-
-    def _parameters(self) -> list[nn.Parameter]:
-        return list(self.optimiser.param_groups[0]["params"])
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    start = prefix + "/"
-    return {name[len(start) :]: t for name, t in tensors.items() if name.startswith(start)}
-
-
-def _load(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    try:
-        model.load_state_dict(dict(state))
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise UserError(f"the checkpoint belongs to another architecture: {reason}") from None

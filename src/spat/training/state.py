@@ -1,0 +1,125 @@
+"""Everything that decides the next step, as one value that a checkpoint holds.
+
+Random numbers are not in it: each is a function of the seed and the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spat.errors import UserError
+from spat.models import cosine_heads
+
+
+@dataclass
+class Counters:
+    """What a run knows of itself besides tensors. `sums` and `seen` are of the current epoch."""
+
+    step: int = 0
+    best: float = -1.0
+    best_epoch: int = 0
+    seconds: float = 0.0
+    sums: dict[str, float] = field(default_factory=dict)
+    seen: int = 0
+
+
+@dataclass
+class State:
+    """Weights, the optimiser's buffers, the averaged weights if any, the best ones, counters."""
+
+    model: nn.Module
+    optimiser: torch.optim.SGD
+    averaged: dict[str, Tensor] | None = None
+    best: dict[str, Tensor] = field(default_factory=dict)
+    counters: Counters = field(default_factory=Counters)
+
+    def judged(self) -> dict[str, Tensor]:
+        """The weights that are evaluated and handed over: the average where there is one."""
+        if self.averaged is None:
+            return self.model.state_dict()
+        state = copied(self.averaged)
+        unit_rows_(state, self.model)
+        return state
+
+    def average(self, decay: float) -> None:
+        """One step of the running average."""
+        if self.averaged is None:
+            raise RuntimeError("averaging must be begun before the first update")
+        average_(self.averaged, self.model.state_dict(), decay)
+
+    def begin_average(self) -> None:
+        self.averaged = copied(self.model.state_dict())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor by a name, for a checkpoint."""
+        groups = {
+            "model": self.model.state_dict(),
+            "best": self.best,
+            "averaged": self.averaged or {},
+            "momentum": {str(i): buffer for i, buffer in self._momenta().items()},
+        }
+        return {f"{group}/{k}": v for group, held in groups.items() for k, v in held.items()}
+
+    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Take up the state that `tensors` and the counters were saved from."""
+        try:
+            self.model.load_state_dict(_under("model", tensors))
+        except RuntimeError as error:
+            reason = str(error).splitlines()[-1].strip()
+            raise UserError(f"the checkpoint belongs to another architecture: {reason}") from None
+        device = self._parameters()[0].device
+        self.best = {name: t.to(device) for name, t in _under("best", tensors).items()}
+        averaged = {name: t.to(device) for name, t in _under("averaged", tensors).items()}
+        self.averaged = averaged or self.averaged
+        for index, buffer in _under("momentum", tensors).items():
+            parameter = self._parameters()[int(index)]
+            # In the parameter's memory layout, so that updates round as they did before.
+            kept = torch.empty_like(parameter).copy_(buffer)
+            self.optimiser.state[parameter]["momentum_buffer"] = kept
+        self.counters = Counters(**meta["counters"])
+
+    def _parameters(self) -> list[nn.Parameter]:
+        return list(self.optimiser.param_groups[0]["params"])
+
+    def _momenta(self) -> dict[int, Tensor]:
+        held = ((i, self.optimiser.state[p]) for i, p in enumerate(self._parameters()))
+        buffers = {i: state.get("momentum_buffer") for i, state in held}
+        return {i: buffer for i, buffer in buffers.items() if buffer is not None}
+
+
+def copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in state.items()}
+
+
+@torch.no_grad()
+def average_(shadow: dict[str, Tensor], state: Mapping[str, Tensor], decay: float) -> None:
+    """shadow <- decay shadow + (1 - decay) state, BatchNorm's statistics included.
+
+    Integer buffers (counts of batches) are averaged and truncated, as SEAT's code does.
+    """
+    for name, value in state.items():
+        held = shadow[name]
+        if held.is_floating_point():
+            held.mul_(decay).add_(value, alpha=1 - decay)
+        else:
+            held.copy_(decay * held.double() + (1 - decay) * value.double())
+
+
+@torch.no_grad()
+def unit_rows_(shadow: dict[str, Tensor], model: nn.Module) -> None:
+    """The average of unit rows is not unit: renormalise those of cosine heads."""
+    heads = set(cosine_heads(model))
+    for name, module in model.named_modules():
+        if module in heads:
+            weight = shadow[f"{name}.weight" if name else "weight"]
+            weight.div_(torch.linalg.vector_norm(weight, dim=1, keepdim=True).clamp_min(1e-12))
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    start = prefix + "/"
+    return {name[len(start) :]: t for name, t in tensors.items() if name.startswith(start)}
