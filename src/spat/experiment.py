@@ -6,6 +6,7 @@ and name everything that follows from them.
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +32,7 @@ from spat.results import measured, provenance, write_json, write_text
 from spat.rng import PerExample
 from spat.training import checkpoint
 from spat.training.loop import Trainer
-from spat.training.sinks import JsonLines, Sink, read_events
+from spat.training.sinks import JsonLines, Sink, TensorBoard, read_events
 
 BATCH = 250  # images an attack sees at a time
 PICTURES = 8  # in the page: half of them broken, half of them held, where there are so many
@@ -54,24 +55,28 @@ def run(
     sinks: Sequence[Sink] = (),
     stop: Callable[[], bool] = lambda: False,
     resume: bool = False,
+    tensorboard: bool = False,
 ) -> Finished:
     """Train, evaluate the best weights, and leave weights, events, outcomes, record and page."""
     plan = resolve(given)
-    claim_folder(folder, resume=resume)
-    digest = config.digest(plan.flat)
-    if not resume:
-        write_json(folder / "settings.json", {"hash": digest, "settings": plan.flat})
-    log = JsonLines(folder / "events.jsonl")
-    tell = _fan_out((log, *sinks))
     trainer = make_trainer(plan, folder)
+    claim_folder(folder, resume=resume)  # last of what can fail: a mistake leaves no folder behind
     if resume:
         trainer.resume()
+    else:
+        digest = config.digest(plan.flat)
+        write_json(folder / "settings.json", {"hash": digest, "settings": plan.flat})
+    boards = [TensorBoard(folder / "tensorboard")] if tensorboard else []
+    tell = _fan_out((JsonLines(folder / "events.jsonl"), *boards, *sinks))
     tell(_started(plan, trainer))
     for event in trainer.run(stop):
         tell(event)
     if trainer.counters.step < trainer.total:
         return Finished(folder)
-    return _measure(plan, trainer, folder, tell)
+    try:
+        return _measure(plan, trainer, folder, _ending(tell, stop))
+    except InterruptedError:  # what is trained is kept: resuming goes straight to the evaluation
+        return Finished(folder)
 
 
 def load_run(folder: Path) -> Experiment:
@@ -118,6 +123,12 @@ def claim_folder(folder: Path, *, resume: bool) -> None:
         raise UserError(f"could not make the folder {folder}: {error.strerror}.") from None
 
 
+def next_free(folder: Path) -> Path:
+    """This folder, or the first of its numbered siblings (`demo-2`) that is not there yet."""
+    candidates = (folder.with_name(f"{folder.name}-{n}") for n in itertools.count(2))
+    return folder if not folder.exists() else next(c for c in candidates if not c.exists())
+
+
 def _started(plan: Plan, trainer: Trainer) -> Event:
     held = plan.splits.validation
     return Event(
@@ -141,6 +152,17 @@ def _fan_out(sinks: Sequence[Sink]) -> Sink:
             sink(event)
 
     return tell
+
+
+def _ending(tell: Sink, stop: Callable[[], bool]) -> Sink:
+    """A sink that ends an evaluation between two batches once it is asked to stop."""
+
+    def sink(event: Event) -> None:
+        tell(event)
+        if stop():
+            raise InterruptedError
+
+    return sink
 
 
 def _measure(plan: Plan, trainer: Trainer, folder: Path, tell: Sink) -> Finished:

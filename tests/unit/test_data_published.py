@@ -145,12 +145,12 @@ def idx(array):
 
 @pytest.fixture
 def small_mnist(tmp_path, monkeypatch):
-    """Twenty images a half, in three of the places where MNIST may lie."""
-    x = np.random.default_rng(0).integers(0, 256, (20, 28, 28), dtype=np.uint8)
+    """Twenty images and ten, in four of the places where MNIST may lie."""
+    x = np.random.default_rng(0).integers(0, 256, (30, 28, 28), dtype=np.uint8)
     files = {}
-    for half in ("train", "t10k"):
-        files[f"{half}-images-idx3-ubyte"] = idx(x)
-        files[f"{half}-labels-idx1-ubyte"] = idx(np.arange(20) % 10)
+    for half, part in (("train", x[:20]), ("t10k", x[20:])):
+        files[f"{half}-images-idx3-ubyte"] = idx(part)
+        files[f"{half}-labels-idx1-ubyte"] = idx(np.arange(len(part)) % 10)
     for (file, data), place_of in zip(
         files.items(), ["mnist/{}", "{}.gz", "MNIST/raw/{}.gz", "MNIST/raw/{}"], strict=True
     ):
@@ -165,9 +165,10 @@ def test_mnist_from_a_folder(small_mnist):
     data = Mnist(root=str(root))
     assert {status for _, status in data.verify()} == {"ok"}
     splits = data.load(validation=0.5)
-    assert (len(splits.train), len(splits.validation), len(splits.test)) == (10, 10, 20)
-    assert torch.equal(splits.test.x[:, 0], torch.from_numpy(x))
-    assert splits.test.y.tolist() == [k % 10 for k in range(20)]
+    assert (len(splits.train), len(splits.validation), len(splits.test)) == (10, 10, 10)
+    assert torch.equal(splits.test.x[:, 0], torch.from_numpy(x[20:]))
+    assert splits.test.y.tolist() == list(range(10))
+    assert torch.equal(data.whole()[0].x[:, 0], torch.from_numpy(x[:20]))
     assert (splits.name, splits.eps, splits.augment) == ("mnist", 0.3, False)
 
 

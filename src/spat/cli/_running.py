@@ -14,15 +14,20 @@ def run_shown(
     from spat.reporting.live import Live
     from spat.reporting.table import print_table
     from spat.training.interrupt import interruptible
-    from spat.training.sinks import Sink, TensorBoard
 
-    extra: list[Sink] = [TensorBoard(folder / "tensorboard")] if tensorboard else []
     with interruptible() as stop, Live() as live:
-        finished = run(given, folder, sinks=(live, *extra), stop=lambda: bool(stop), resume=resume)
-    if stop.signal is not None:
+        finished = run(
+            given,
+            folder,
+            sinks=(live,),
+            stop=lambda: bool(stop),
+            resume=resume,
+            tensorboard=tensorboard,
+        )
+    if finished.outcomes is None:
+        assert stop.signal is not None
         print(f"stopped; go on with: spat train --resume {folder}")
         return 128 + stop.signal
-    assert finished.outcomes is not None
     print_table(finished.outcomes)
     print(f"report: {folder / 'report.html'}")
     return 0

@@ -49,9 +49,14 @@ class Images:
 
     def floats(self, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Float32 images in [0, 1] and labels; of the images at `index`, in its order."""
-        chosen = self if index is None else self[index]
-        bytes_ = chosen.x.dtype == torch.uint8
-        return (chosen.x.to(torch.float32).div_(255) if bytes_ else chosen.x), chosen.y
+        if index is None:
+            x, y = self.x, self.y
+        else:  # not through self[index], which would check every batch again
+            at = index.to(self.x.device)
+            x, y = self.x[at], self.y[at]
+        if x.dtype == torch.uint8:
+            return x.to(torch.float32).div_(255), y
+        return (x.clone() if index is None else x), y
 
 
 @dataclass(frozen=True, eq=False)

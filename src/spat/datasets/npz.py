@@ -84,7 +84,7 @@ def _pixels(name: str, images: Array) -> Tensor:
     """Bytes [n, c, h, w]."""
     if images.dtype.kind == "f":
         _check_unit(name, images)
-        images = np.rint(images.astype(np.float64) * 255).astype(np.uint8)
+        images = np.rint(images * 255).astype(np.uint8)
     if images.dtype != np.uint8:
         raise UserError(f"{name} must be bytes or floats in [0, 1], got {images.dtype}.")
     return torch.from_numpy(np.ascontiguousarray(_channels_second(name, images)))

@@ -25,6 +25,7 @@ from spat.errors import UserError
 from spat.models import renormalise_heads
 from spat.records import Event
 from spat.rng import generator, global_seed
+from spat.surrogate import surrogate
 from spat.training import checkpoint
 from spat.training.schedule import learning_rate, ramped
 from spat.training.state import Counters, State, copied
@@ -60,6 +61,7 @@ class Trainer:
         self.state = State(self.model, self._optimiser())
         if self._decay(0) is not None:
             self.state.begin_average()
+        self.surrogate = surrogate(self.model, self.settings.precision, self.device)
         self._saved_at = time.monotonic()
         self._told_at = -math.inf
 
@@ -128,8 +130,12 @@ class Trainer:
         """One update. Dropout draws from a seeded global generator; the attack has its own."""
         defence = ramped(self.defence, self.settings, progress.step / self.total)
         noise = generator(self.seed, "attack", progress.step)
+        if self.surrogate is not None:
+            self.surrogate.refresh(self.model)
         with global_seed(self.device, self.seed, "forward", progress.step):
-            terms = defence.objective(self.model, x, y, rng=noise, progress=progress)
+            terms = defence.objective(
+                self.model, x, y, rng=noise, progress=progress, surrogate=self.surrogate
+            )
             self._refuse_nonfinite(terms, progress)
             self.state.optimiser.zero_grad(set_to_none=True)
             terms.loss.backward()  # type: ignore[no-untyped-call]
@@ -237,7 +243,9 @@ class Trainer:
             return None
         chosen = self.validation[: self.settings.validation_images].to(self.device)
         with self._judged_model() as model:
-            return validate(model, chosen, self.defence.attack, self.seed)
+            if self.surrogate is not None:
+                self.surrogate.refresh(model)
+            return validate(model, chosen, self.defence.inner, self.seed, self.surrogate)
 
     @contextmanager
     def _judged_model(self) -> Iterator[nn.Module]:

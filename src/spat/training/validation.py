@@ -23,8 +23,13 @@ class Validation:
     attack: str
 
 
-def validate(model: nn.Module, images: Images, inner: PGD, seed: int) -> Validation:
-    """Clean accuracy, and accuracy under a margin attack, which no scale of the logits weakens."""
+def validate(
+    model: nn.Module, images: Images, inner: PGD, seed: int, surrogate: nn.Module | None = None
+) -> Validation:
+    """Clean accuracy, and accuracy under a margin attack, which no scale of the logits weakens.
+
+    surrogate: attacked in the model's place; the verdict is the model's own all the same
+    """
     attack = PGD(eps=inner.eps, norm=inner.norm, steps=STEPS, loss="margin")
     correct = held = 0
     for start in range(0, len(images), BATCH):
@@ -33,8 +38,8 @@ def validate(model: nn.Module, images: Images, inner: PGD, seed: int) -> Validat
         source = PerExample(derive(seed, "validation"), torch.arange(start, start + len(part)))
         with evaluating(model), torch.no_grad():
             right = model(x).argmax(1) == y
-            x_adv = attack(model, x, y, rng=source)
+            x_adv = attack(model if surrogate is None else surrogate, x, y, rng=source)
             both = right & (model(x_adv).argmax(1) == y)
         correct, held = correct + int(right.sum()), held + int(both.sum())
-    name = f"margin pgd-{STEPS}, eps {inner.eps:.4g}"
+    name = f"pgd-{STEPS} on the margin at eps {inner.eps:.4g}"
     return Validation(correct / len(images), held / len(images), name)
