@@ -25,6 +25,7 @@ PACKAGES = {
     "dataset": "spat.datasets",
     "defence": "spat.defences",
     "model": "spat.models",
+    "recipe": "spat.recipes",
 }
 MISSING = inspect.Parameter.empty
 

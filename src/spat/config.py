@@ -40,9 +40,9 @@ class Training:
     lr: learning rate at its peak
     momentum: of SGD
     weight_decay: of every parameter, as in the field's codes
-    schedule: of the learning rate: steps (x decay at each milestone), cosine, one-cycle or constant
-    milestones: epochs (counted from 1) at whose start the stepwise rate drops
-    decay: factor of each drop
+    schedule: of the learning rate: steps, linear, cosine, one-cycle or constant
+    milestones: epochs, counted from 1, at which the rate of steps or linear reaches a level
+    levels: shares of lr at the milestones; by default a tenth, a hundredth and so on
     warmup: epochs (or a part of one) of linear rise to the full rate
     attack_ramp: share of training over which the inner attack grows from one step to all
     eps_ramp: share of training over which the inner attack's eps grows from a tenth to all
@@ -59,9 +59,9 @@ class Training:
     lr: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 2e-4
-    schedule: Literal["steps", "cosine", "one-cycle", "constant"] = "steps"
+    schedule: Literal["steps", "linear", "cosine", "one-cycle", "constant"] = "steps"
     milestones: tuple[int, ...] = (75, 90)
-    decay: float = 0.1
+    levels: tuple[float, ...] = ()
     warmup: float = 0.0
     attack_ramp: float = 0.0
     eps_ramp: float = 0.0
@@ -82,6 +82,11 @@ class Training:
         for name in ("attack_ramp", "eps_ramp", "momentum"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name} must lie in [0, 1], got {getattr(self, name):g}.")
+        if self.levels and len(self.levels) != len(self.milestones):
+            raise UserError(
+                f"levels must be as many as milestones ({len(self.milestones)}), "
+                f"got {len(self.levels)}."
+            )
         for name in ("validation", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} must lie in [0, 1), got {getattr(self, name):g}.")

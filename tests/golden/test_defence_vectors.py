@@ -11,7 +11,6 @@ from torch import Tensor
 from golden.vectors import CASES, inputs, starting, tensor
 from spat.catalog import build
 from spat.defences._base import Defence, Progress, Terms
-from spat.defences.seat import seat_learning_rate
 from spat.losses import margin, runner_up
 from spat.models import CosineHead
 
@@ -252,12 +251,6 @@ def test_seat_decay_and_average() -> None:
         assert average == pytest.approx(expected["ema_w"][t], rel=1e-9)
         assert buffer == pytest.approx(expected["ema_buffer"][t], rel=1e-9)
     assert seat.ema_decay(8989) < seat.ema_decay(8990) == seat.ema_decay(10**6) == 0.999
-
-
-def test_seat_learning_rate() -> None:
-    given, expected = (CASES["seat.lr.resnet18"][k] for k in ("inputs", "expected"))
-    rates = [seat_learning_rate(e, given["base"], given["epochs"]) for e in given["epoch"]]
-    assert rates == pytest.approx(expected["lr"], rel=1e-9)
 
 
 def test_every_vector_of_a_defence_is_used() -> None:

@@ -14,7 +14,6 @@ from spat.attacks.pgd import PGD
 from spat.catalog import build
 from spat.defences._base import Defence, Progress
 from spat.defences._self_paced import head_cosines
-from spat.defences.seat import seat_learning_rate
 from spat.losses import boosted_ce, log_rest
 from spat.models import CosineHead
 from spat.rng import generator
@@ -383,12 +382,6 @@ def test_the_average_of_a_constant_is_that_constant() -> None:
         average = decay * average + (1 - decay) * 3.0
     assert average == pytest.approx(3.0, rel=1e-14)
     assert made("madry").ema_decay(5) is None
-
-
-def test_seat_rate_is_flat_then_linear() -> None:
-    assert seat_learning_rate(10, 0.1, 120) == seat_learning_rate(40, 0.1, 120) == 0.1
-    assert seat_learning_rate(60, 0.1, 120) == pytest.approx(0.055)
-    assert seat_learning_rate(120, 0.1, 120, final=0.05) == pytest.approx(0.005)
 
 
 def test_a_whole_attack_can_be_given() -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 import spat
+from golden.vectors import CASES
 from spat.config import Training
+from spat.errors import UserError
+from spat.recipes.cifar10_native import cifar10_native
 from spat.training.schedule import learning_rate, ramped
 
 
@@ -23,6 +26,21 @@ def test_cosine_and_one_cycle() -> None:
     assert [learning_rate(cycle, e) for e in (0, 1.5, 3, 6.5, 10)] == pytest.approx(
         [0, 0.1, 0.2, 0.1, 0]
     )
+
+
+def test_seat_lowers_the_rate_linearly_as_its_code_does() -> None:
+    case = CASES["seat.lr.resnet18"]
+    settings = cifar10_native("seat").training
+    rates = [learning_rate(settings, epoch - 1) for epoch in case["inputs"]["epoch"]]
+    assert rates == pytest.approx(case["expected"]["lr"], rel=1e-12)
+
+
+def test_levels_name_the_drops_and_must_be_as_many() -> None:
+    settings = Training(epochs=120, lr=0.1, milestones=(60, 90, 110), levels=(0.1, 0.01, 0.005))
+    rates = [learning_rate(settings, epoch - 1) for epoch in (59, 60, 90, 110)]
+    assert rates == pytest.approx([0.1, 0.01, 0.001, 0.0005])
+    with pytest.raises(UserError, match=r"levels must be as many as milestones \(2\), got 1"):
+        Training(levels=(0.1,))
 
 
 def test_warmup_rises_to_the_schedule() -> None:

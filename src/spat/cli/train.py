@@ -2,6 +2,7 @@
 
   spat train --data mnist-mini --model small-cnn --defence spat --epochs 8 --out runs/first
   spat train --config experiment.toml --seed 1 --out runs/second
+  spat train --recipe cifar10-common --defence trades --out runs/third
   spat train --resume runs/first
 
 Ctrl-C and SIGTERM finish the step, leave a checkpoint and exit with 130 or 143.
@@ -9,10 +10,11 @@ Ctrl-C and SIGTERM finish the step, leave a checkpoint and exit with 130 or 143.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from spat import config
+from spat import catalog, config
 from spat.cli._flags import parser, settings_from, settings_help, show
 from spat.cli._running import run_shown
 from spat.errors import UserError
@@ -22,13 +24,15 @@ def run(arguments: Sequence[str]) -> int:
     command = parser("train", __doc__ or "", add_help=False)
     command.add_argument("-h", "--help", action="store_true", help="show this, and every setting")
     command.add_argument("--config", type=Path, help="a TOML file of settings; flags go on top")
+    command.add_argument("--recipe", help="settings by name, see `spat list recipe`; flags on top")
     command.add_argument("--out", type=Path, help="a new folder for everything the run leaves")
     command.add_argument("--resume", type=Path, metavar="RUN", help="go on with a stopped run")
     command.add_argument("--dry-run", action="store_true", help="print every resolved setting")
     command.add_argument("--tensorboard", action="store_true", help="write TensorBoard events too")
     options, flags = command.parse_known_args(arguments)
-    flat = config.read(options.config) if options.config else {}
-    flat |= settings_from(flags)
+    given = config.read(options.config) if options.config else {}
+    given |= settings_from(flags)
+    flat = {**_recipe(options.recipe, given), **given} if options.recipe else given
     if options.help:
         print(command.format_help() + "\n" + settings_help(flat))
         return 0
@@ -39,6 +43,13 @@ def run(arguments: Sequence[str]) -> int:
     if options.out is None:
         raise UserError("say where the run goes: --out runs/NAME.")
     return run_shown(config.experiment(flat), options.out, tensorboard=options.tensorboard)
+
+
+def _recipe(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a recipe, for the defence that is given if it asks for one."""
+    known = {setting.name for setting in catalog.settings("recipe", name)}
+    asked = {key: given[key] for key in known if key in given}
+    return config.flatten(catalog.build("recipe", name, **asked))
 
 
 def _resume(folder: Path, flat: dict[str, object], tensorboard: bool) -> int:

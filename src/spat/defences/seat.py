@@ -7,8 +7,8 @@
 z' = f(x'): logits of the adversarial image; x' attacks the student. The teacher, a running average
 of all parameters and of BatchNorm's statistics, takes no part in the loss and is what is evaluated.
 Here the loss and the decay d_t are stated; the trainer keeps the average.
-The authors also lower the learning rate linearly (`seat_learning_rate`): their point is that sharp
-drops make the averaged models too alike. Under a stepwise schedule this is another experiment.
+The authors also lower the learning rate linearly (recipe `cifar10-native`): their point is that
+sharp drops make the averaged models too alike. Under a stepwise schedule this is another experiment.
 Their PGD-20 and PGD-100 ignore the number of steps and take 10: do not compare with those numbers.
 """
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from spat.attacks.pgd import PGD
@@ -48,12 +47,3 @@ class SEAT(Defence):
     def terms(self, clean: Any, adv: Tensor, labels: Tensor, **context: Any) -> Terms:
         loss = ce(adv, labels)
         return Terms(loss, {"ce": loss})
-
-
-def seat_learning_rate(epoch: float, base: float, epochs: int, final: float = 0.01) -> float:
-    """The authors' rate at an epoch counted from 1: flat, then linear to a tenth, then to `final`.
-
-    final: share of `base` at the end: 0.01 for ResNet-18, 0.05 for their wide network
-    """
-    knots = [0.0, epochs / 3, 2 * epochs / 3, float(epochs)]
-    return float(np.interp(epoch, knots, [base, base, base / 10, base * final]))

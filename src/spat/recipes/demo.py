@@ -6,7 +6,7 @@ from spat.config import Choice, Experiment, Training
 
 
 def demo() -> Experiment:
-    """SPAT with detached gains, one-cycle rate; the inner attack grows to ten steps and full eps."""
+    """SPAT with detached gains, one-cycle rate; the inner attack grows to ten steps."""
     return Experiment(
         data=Choice("mnist-mini"),
         model=Choice("small-cnn"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from spat.config import Training
 from spat.defences._base import Defence
 
@@ -26,8 +28,13 @@ def _shape(settings: Training, epoch: float, done: float) -> float:
         return (1 + math.cos(math.pi * done)) / 2
     if settings.schedule == "one-cycle":
         return done / PEAK if done < PEAK else (1 - done) / (1 - PEAK)
-    current = math.floor(epoch) + 1  # milestones count epochs from 1
-    return settings.decay ** sum(current >= milestone for milestone in settings.milestones)
+    current = math.floor(epoch) + 1  # milestones count epochs from 1; the rate is one an epoch
+    levels = settings.levels or tuple(0.1**k for k in range(1, len(settings.milestones) + 1))
+    if settings.schedule == "linear":
+        knots = (0, *settings.milestones)
+        return float(np.interp(current, knots, (levels[0], *levels)))
+    passed = sum(current >= milestone for milestone in settings.milestones)
+    return levels[passed - 1] if passed else 1.0
 
 
 def ramped(defence: Defence, settings: Training, done: float) -> Defence:
