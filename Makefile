@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check format bench docs clean
+.PHONY: demo test check format docs clean
 
 demo: $(READY)
 	$(BIN)/spat demo
@@ -20,6 +20,9 @@ check: $(READY)
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(READY)
+	$(BIN)/python docs/generate.py
 
 clean:
 	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

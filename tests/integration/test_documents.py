@@ -1,0 +1,64 @@
+"""What the documents say is true: the README's example runs, generated pages are up to date."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from spat.cli.main import main, verbs
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", ["defences.md", "reference.md", "comparison.md"])
+def test_generated_pages_are_up_to_date(page: str) -> None:
+    written = (ROOT / "docs" / page).read_text()
+    assert written == generator().PAGES[page](), "run `make docs`"
+
+
+def test_the_python_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """As printed, on fewer images."""
+    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]
+    exec(code.replace("2000", "300").replace("200]", "20]"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("clean, eps 0.3, n 20: ")
+    assert lines[-1].startswith("worst, eps 0.3, n 20: ")
+    assert len(lines) == 7
+
+
+def test_the_commands_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    used = set(re.findall(r"\$ spat (\w+)", README))
+    assert used <= set(verbs())
+    assert main(["list", "recipe"]) == 0
+    listed = capsys.readouterr().out
+    for recipe in re.findall(r"--recipe ([\w-]+)", README):
+        assert recipe in listed
+
+
+def test_the_tree_names_every_room() -> None:
+    tree = README.partition("```text")[2].partition("```")[0]
+    for path in (ROOT / "src" / "spat").iterdir():
+        if path.is_dir() and path.name != "__pycache__":
+            assert f"{path.name}/" in tree, path.name
+        elif path.suffix == ".py" and not path.name.startswith("__"):
+            assert path.name in tree, path.name
+
+
+def test_documents_name_no_file_that_is_not_there() -> None:
+    for document in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
