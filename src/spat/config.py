@@ -50,7 +50,7 @@ class Training:
     augment: auto (what suits the data set), none, or crop-flip
     validation: share of the training set held out to choose the best epoch
     validation_images: at most so many of them are attacked after each epoch
-    precision: of the inner attack: auto (bfloat16 where the hardware is fast at it) or a type
+    precision: float32, bfloat16 (mixed; losses never), or auto: bfloat16 where it is fast
     save_every: minutes between checkpoints, besides one an epoch
     """
 

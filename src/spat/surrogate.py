@@ -8,14 +8,11 @@ come in the type of the input, so that losses and steps are never computed in lo
 from __future__ import annotations
 
 import copy
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from spat.errors import UserError
-
-Precision = Literal["auto", "float32", "bfloat16"]
 
 
 class Surrogate(nn.Module):
@@ -40,17 +37,21 @@ class Surrogate(nn.Module):
         torch._foreach_copy_(list(mine.values()), [theirs[name] for name in mine])
 
 
-def surrogate(model: nn.Module, precision: str, device: torch.device) -> Surrogate | None:
-    """A copy in this precision, or None where the model itself serves (float32 asked for)."""
-    if precision not in ("auto", "float32", "bfloat16"):
-        raise UserError(f"precision must be auto, float32 or bfloat16, got {precision!r}.")
-    wanted = precision == "bfloat16" or (precision == "auto" and fast_bfloat16(device))
-    if not wanted or any(p.dtype != torch.float32 for p in model.parameters()):
+def surrogate(model: nn.Module) -> Surrogate | None:
+    """A bfloat16 copy, or None for a model that cannot be copied or is not in float32."""
+    if any(p.dtype != torch.float32 for p in model.parameters()):
         return None
     try:
         return Surrogate(model, torch.bfloat16)
-    except Exception:  # a model that cannot be copied is attacked as it is
+    except Exception:  # whatever a user's own model raises when it is copied
         return None
+
+
+def use_bfloat16(precision: str, device: torch.device) -> bool:
+    """What a setting of precision means on this device."""
+    if precision not in ("auto", "float32", "bfloat16"):
+        raise UserError(f"precision must be auto, float32 or bfloat16, got {precision!r}.")
+    return precision == "bfloat16" or (precision == "auto" and fast_bfloat16(device))
 
 
 def fast_bfloat16(device: torch.device) -> bool:

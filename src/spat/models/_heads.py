@@ -42,7 +42,11 @@ class CosineHead(nn.Linear):
         self.renormalise_()
 
     def forward(self, z: Tensor) -> Tensor:
-        return linear(unit(z), unit(self.weight), self.bias)
+        """Never in low precision: three digits of a cosine are too few for a difference of two."""
+        dtype = torch.promote_types(z.dtype, torch.float32)
+        bias = None if self.bias is None else self.bias.to(dtype)
+        with torch.autocast(z.device.type, enabled=False):
+            return linear(unit(z.to(dtype)), unit(self.weight.to(dtype)), bias)
 
     @torch.no_grad()
     def renormalise_(self) -> None:

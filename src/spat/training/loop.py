@@ -25,7 +25,7 @@ from spat.errors import UserError
 from spat.models import renormalise_heads
 from spat.records import Event
 from spat.rng import generator, global_seed
-from spat.surrogate import surrogate
+from spat.surrogate import surrogate, use_bfloat16
 from spat.training import checkpoint
 from spat.training.schedule import learning_rate, ramped
 from spat.training.state import Counters, State, copied
@@ -61,7 +61,8 @@ class Trainer:
         self.state = State(self.model, self._optimiser())
         if self._decay(0) is not None:
             self.state.begin_average()
-        self.surrogate = surrogate(self.model, self.settings.precision, self.device)
+        self.mixed = use_bfloat16(self.settings.precision, self.device)
+        self.surrogate = surrogate(self.model) if self.mixed else None
         self._saved_at = time.monotonic()
         self._told_at = -math.inf
 
@@ -133,9 +134,10 @@ class Trainer:
         if self.surrogate is not None:
             self.surrogate.refresh(self.model)
         with global_seed(self.device, self.seed, "forward", progress.step):
-            terms = defence.objective(
-                self.model, x, y, rng=noise, progress=progress, surrogate=self.surrogate
-            )
+            attacked = self.model if self.surrogate is None else self.surrogate
+            crafted = defence.craft(attacked, x, y, rng=noise)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
+                terms = defence.respond(self.model, x, y, crafted, progress)
             self._refuse_nonfinite(terms, progress)
             self.state.optimiser.zero_grad(set_to_none=True)
             terms.loss.backward()  # type: ignore[no-untyped-call]
