@@ -153,6 +153,19 @@ def test_frugal_agrees_where_the_boundary_is_smooth(norm: str) -> None:
     assert torch.equal(wrong, frugal.broken)
 
 
+@pytest.mark.parametrize("attack", FABS)
+def test_patience_saves_steps_and_can_only_miss_breaks(attack: type[BoundarySearch]) -> None:
+    model = Bent()
+    x, y = correct(model, (2, 8, 8))
+    eps = float(walked(attack(eps=0.0), model, x, y).distance.median())
+    plain, patient = (
+        walked(attack(eps=eps, patience=patience, frugal=patience > 0), model, x, y)
+        for patience in (0.0, 2.0)
+    )
+    assert torch.equal(plain.broken, patient.broken)
+    assert bool((patient.limit < 100)[~patient.broken].all())
+
+
 def count_forwards(search: BoundarySearch, model: nn.Module, x: Tensor, y: Tensor) -> list[int]:
     """Rows of each forward of one advance from the start."""
     batch = search.batch(model, x, y, PerExample(0, torch.arange(len(x))))
@@ -221,6 +234,7 @@ def test_stops_anywhere_and_goes_on_exactly(convolutional: Convolutional) -> Non
         ({"alpha_max": 2.0}, r"alpha_max must lie in \[0, 1\], got 2"),
         ({"beta": -0.5}, r"beta must lie in \[0, 1\], got -0.5"),
         ({"eta": 0.9}, "eta must be 1 or more, got 0.9"),
+        ({"patience": -1.0}, "patience must be 0 or more, got -1"),
     ],
 )
 @pytest.mark.parametrize("attack", FABS)

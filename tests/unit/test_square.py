@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 import spat
 from conftest import Convolutional
+from spat.attacks import _patience
 from spat.attacks import _square as moves
 from spat.attacks.square import Square, SquareState
 from spat.rng import PerExample
@@ -277,6 +279,42 @@ def test_one_image_that_is_not_square_and_two_classes(norm: Norm) -> None:
         assert attack(model, x, torch.tensor([1]), rng=0).shape == x.shape
 
 
+def given_up_at(slope: float, patience: float, limit: int = 640) -> int:
+    """The step at which a row whose way of 1 shrinks by `slope` every four-fold is given up."""
+    history, rows = _patience.no_looks(torch.ones(1)), torch.ones(1, dtype=torch.int64)
+    for step in range(1, limit + 1):
+        missing = 1 - slope * torch.log(step * torch.ones(1)) / math.log(4)
+        history, end = _patience.look(history, missing, step * rows, limit * rows, patience)
+        if int(end) < limit:
+            return step
+    return limit
+
+
+def test_a_row_is_given_up_when_its_progress_cannot_do() -> None:
+    """With slope 0.2, a way of 1 takes 4^5 = 1024 steps."""
+    assert given_up_at(0.2, patience=1) == 80
+    assert given_up_at(0.2, patience=1, limit=2048) == 2048  # it arrives in time
+    assert given_up_at(0.2, patience=2) == 640  # or would, twice as fast
+    assert given_up_at(0.1, patience=2) == 80
+    assert given_up_at(0.0, patience=1000) == 80
+    assert given_up_at(-1.0, patience=1) == 80
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_patience_can_only_miss_breaks(norm: Norm) -> None:
+    model = PixelSum()
+    x, y = correct(model, 30)
+    source = PerExample(0, torch.arange(len(x)))
+    plain, patient = (
+        (search := Square(eps=EPS[norm], norm=norm, queries=400, patience=patience)).search(
+            model, search.batch(model, x, y, source)
+        )
+        for patience in (0.0, 2.0)
+    )
+    assert torch.equal(plain.x_adv[patient.broken], patient.x_adv[patient.broken])
+    assert bool((plain.broken | ~patient.broken).all())
+
+
 def refused(call: Callable[[], object], text: str) -> None:
     with pytest.raises(spat.UserError, match=text):
         call()
@@ -285,6 +323,7 @@ def refused(call: Callable[[], object], text: str) -> None:
 def test_wrong_use() -> None:
     refused(lambda: Square(queries=-1), r"queries must lie in \[0, 8191\], got -1")
     refused(lambda: Square(share=0.0), r"share must lie in \(0, 1\], got 0")
+    refused(lambda: Square(patience=-1.0), "patience must be 0 or more, got -1")
     refused(lambda: Square(restarts=0), "restarts must be 1 or more, got 0")
     model = PixelSum()
     x, y = correct(model)
