@@ -8,7 +8,7 @@ z' = f(x'): logits of the adversarial image; x' attacks the student. The teacher
 of all parameters and of BatchNorm's statistics, takes no part in the loss and is what is evaluated.
 Here the loss and the decay d_t are stated; the trainer keeps the average.
 The authors also lower the learning rate linearly (recipe `cifar10-native`): their point is that
-sharp drops make the averaged models too alike. Under a stepwise schedule this is another experiment.
+sharp drops make the averaged models too alike. A stepwise schedule is another experiment.
 Their PGD-20 and PGD-100 ignore the number of steps and take 10: do not compare with those numbers.
 """
 

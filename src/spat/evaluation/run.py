@@ -23,6 +23,7 @@ from spat.records import Attacked, Event, Outcomes
 from spat.rng import PerExample, derive
 from spat.threat import Norm, threat
 
+GPU_BATCH, CPU_BATCH = 512, 64
 Sink = Callable[[Event], None]
 Keep = Callable[[str, Tensor, Tensor], None]
 
@@ -36,13 +37,14 @@ def evaluate(
     eps: float = 8 / 255,
     norm: Norm = "linf",
     scale: float | None = None,
-    batch_size: int = 250,
+    batch_size: int | None = None,
     seed: int = 0,
     sink: Sink = lambda event: None,
     keep: Keep = lambda label, index, x_adv: None,
 ) -> Outcomes:
     """What each attack does to each of these images; the model is given back as it was.
 
+    batch_size: by default what fills a GPU, or what stays in a processor's cache
     scale: of a cosine head's logits; by default what the head was made for
     sink: told of progress
     keep: given each batch of adversarial images, with their places in x
@@ -54,6 +56,7 @@ def evaluate(
     planned = plan_attacks(attacks, eps=eps, norm=norm, scale=scale or head_scale(model))
     device = next((p.device for p in model.parameters()), x.device)
     x, y = x.to(device), y.to(device)
+    batch_size = batch_size or (GPU_BATCH if device.type == "cuda" else CPU_BATCH)
     clean = _clean_predictions(model, x, y, batch_size)
     columns: dict[str, Attacked] = {}
     for one in planned:

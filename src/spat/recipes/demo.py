@@ -12,15 +12,14 @@ def demo() -> Experiment:
         model=Choice("small-cnn"),
         defence=Choice("spat", {"detach_gains": True, "attack.steps": 10}),
         training=Training(
-            epochs=9,
+            epochs=15,
             batch_size=128,
             lr=0.1,
             schedule="one-cycle",
-            eps_ramp=0.3,
-            attack_ramp=0.5,
+            eps_ramp=0.2,
+            attack_ramp=0.4,
             validation=0.05,
             validation_images=500,
         ),
         attacks=("fgsm", "pgd-40", "cw-40"),
-        n=1000,
     )

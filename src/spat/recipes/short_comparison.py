@@ -10,7 +10,7 @@ AT_ONCE = {"gairat": {"begin_epoch": 1}, "mail": {"burn_in": 0}}
 
 
 def short_comparison(defence: str = "madry") -> Experiment:
-    """A small fixed budget, the same for every defence: eight epochs of ten steps at eps 0.3.
+    """A small fixed budget, the same for every defence: six epochs of ten steps at eps 0.3.
 
     defence: a defence by name
     """
@@ -18,7 +18,14 @@ def short_comparison(defence: str = "madry") -> Experiment:
         data=Choice("mnist-mini"),
         model=Choice("small-cnn"),
         defence=Choice(defence, AT_ONCE.get(catalog.stem("defence", defence), {})),
-        training=Training(epochs=8, lr=0.05, schedule="one-cycle", eps_ramp=0.3, validation=0.05),
+        training=Training(
+            epochs=6,
+            lr=0.05,
+            schedule="one-cycle",
+            eps_ramp=0.3,
+            validation=0.05,
+            validation_images=500,
+        ),
         attacks=("fgsm", "pgd-40", "cw-40"),
         n=1000,
     )
