@@ -21,6 +21,9 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    # Threads that spin while they wait make a run many times slower wherever another process wants
+    # a core too. OpenMP reads this once, when torch is first imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         return _dispatch(arguments)
     except UserError as error:
