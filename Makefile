@@ -3,7 +3,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check format docs clean
+# Threads that spin while they wait make everything many times slower on a machine that is shared.
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.PHONY: demo test check format docs comparison clean
 
 demo: $(READY)
 	$(BIN)/spat demo
@@ -23,6 +26,9 @@ format: $(READY)
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py
+
+comparison: $(READY)
+	$(BIN)/python benchmarks/defences.py
 
 clean:
 	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -12,7 +12,7 @@ def demo() -> Experiment:
         model=Choice("small-cnn"),
         defence=Choice("spat", {"detach_gains": True, "attack.steps": 10}),
         training=Training(
-            epochs=15,
+            epochs=11,
             batch_size=128,
             lr=0.1,
             schedule="one-cycle",
