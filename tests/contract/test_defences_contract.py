@@ -128,7 +128,8 @@ def test_adversarial_images_stay_in_reach(defence: Defence) -> None:
     assert x_adv.shape == x.shape
     assert 0 <= x_adv.min() <= x_adv.max() <= 1
     assert (x_adv - x).abs().max() <= float(defence.inner.eps) + 1e-6
-    assert (x_adv - x).abs().max() > 0
+    moves_at_once = defence.replays == 1  # free's perturbation is zero before the first update
+    assert bool((x_adv - x).abs().max() > 0) == moves_at_once
 
 
 def test_crafting_is_a_function_of_its_source(defence: Defence) -> None:
@@ -139,7 +140,7 @@ def test_crafting_is_a_function_of_its_source(defence: Defence) -> None:
     first, again, other = (defence.craft(net, x, y, rng=seed).x_adv for seed in (5, 5, 6))
     assert torch.equal(before, torch.get_rng_state())
     assert torch.equal(first, again)
-    assert not torch.equal(first, other)
+    assert torch.equal(first, other) == (defence.inner.start == "zero")
 
 
 def test_the_model_comes_back_unchanged(defence: Defence) -> None:

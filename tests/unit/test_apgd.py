@@ -78,6 +78,93 @@ def test_breaks_a_linear_model_exactly_when_it_can_be(attack: type[Search], fact
     assert bool((broken == (factor > 1)).all())
 
 
+class Bent(nn.Module):
+    """A random network with smooth, curved boundaries close to any image."""
+
+    def __init__(self, classes: int = 5, pixels: int = 128) -> None:
+        super().__init__()
+        rng = torch.Generator().manual_seed(6)
+        self.inner = nn.Parameter(torch.randn(32, pixels, generator=rng) / pixels**0.5)
+        self.outer = nn.Parameter(torch.randn(classes, 32, generator=rng))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh((x.flatten(1) - 0.5) @ self.inner.T * 3) @ self.outer.T
+
+
+def literal(search: Search, model: nn.Module, x: Tensor, z: Tensor, y: Tensor, t: Tensor) -> float:
+    """A slow twin: Auto-PGD in Linf for one image from the start z, with lists for its history."""
+
+    def look(z: Tensor) -> tuple[float, Tensor]:
+        z = z.detach().requires_grad_()
+        loss = search.loss(model(z), y, t).sum()
+        (gradient,) = torch.autograd.grad(loss, z)
+        return float(loss.detach()), gradient
+
+    def clip(z: Tensor) -> Tensor:
+        return torch.minimum(torch.maximum(z, x - EPS), x + EPS).clamp(0, 1)
+
+    n, step = search.steps, 2 * EPS
+    loss, gradient = look(z)
+    best, best_loss, best_gradient, checked, halved = z, loss, gradient, loss, True
+    losses, last, period, before = [0.0], 0, int(0.22 * n), z
+    for k in range(1, n + 1):
+        ahead = clip(z + step * gradient.sign())
+        mixed = clip(z + 0.75 * (ahead - z) + 0.25 * (z - before))
+        before, z = z, ahead if k == 1 else mixed
+        loss, gradient = look(z)
+        losses.append(loss)
+        if loss > best_loss:
+            best, best_loss, best_gradient = z, loss, gradient
+        if k == last + period:
+            rises = sum(losses[j] > losses[j - 1] for j in range(last + 1, k + 1))
+            seldom = rises <= 0.75 * period
+            stuck = not halved and best_loss <= checked
+            halved, checked, last = seldom or stuck, best_loss, k
+            period = max(period - int(0.03 * n), int(0.06 * n))
+            if halved:
+                step, z, gradient = step / 2, best, best_gradient
+    return best_loss
+
+
+@pytest.mark.parametrize("round", [0, 2])
+@pytest.mark.parametrize("attack", APGDS)
+def test_is_the_literal_algorithm(attack: type[Search], round: int) -> None:
+    model = Bent().double()
+    x, y = correct(model, shape=(2, 8, 8))
+    search = attack(eps=EPS)
+    state = search.begin(model, prepared(search, model, x, y), round)
+    start = state.z
+    for _ in range(100):
+        search.advance(model, state)
+    for i in range(len(x)):
+        at = slice(i, i + 1)
+        expected = literal(search, model, x[at], start[at], y[at], state.target[at])
+        assert float(state.loss_best[i]) == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_losses_are_the_published_ones() -> None:
+    z = torch.tensor([[5.0, 3.0, 2.0, 1.5, -1.0], [0.0, 4.0, 1.0, -2.0, 3.0]])
+    y, t = torch.tensor([0, 4]), torch.tensor([2, 3])
+    dlr = ApgdDLR().loss(z, y, y)
+    torch.testing.assert_close(dlr, torch.tensor([-(5 - 3) / (5 - 2), -(3 - 4) / (4 - 1)]))
+    targeted = ApgdT().loss(z, y, t)
+    expected = [-(5 - 2) / (5 - (2 + 1.5) / 2), -(3 + 2) / (4 - (1 + 0) / 2)]
+    torch.testing.assert_close(targeted, torch.tensor(expected))
+    torch.testing.assert_close(
+        ApgdCE().loss(z, y, y), nn.functional.cross_entropy(z, y, reduction="none")
+    )
+
+
+def test_starts_at_the_edge_of_the_ball() -> None:
+    model = linear(3)
+    x = torch.full((4, 3, 2, 2), 0.5)
+    y = model(x).argmax(1)
+    for norm, search in (("linf", ApgdCE(eps=EPS)), ("l2", ApgdCE(eps=EPS, norm="l2"))):
+        moved = search.begin(model, prepared(search, model, x, y)).z - x
+        size = moved.flatten(1).abs().amax(1) if norm == "linf" else moved.flatten(1).norm(dim=1)
+        torch.testing.assert_close(size, torch.full((4,), EPS))
+
+
 def test_checkpoints_of_one_hundred_steps(convolutional: Convolutional) -> None:
     """Iterations 22, 41, 57, 70, 80, 87, 93, 99, as published."""
     x, y = correct(convolutional.eval(), shape=(2, 8, 8))

@@ -254,6 +254,20 @@ def test_all_misclassified_all_broken_or_none(norm: Norm, official: bool) -> Non
         assert few(model, x, y).shape == x.shape
 
 
+def test_an_equal_margin_is_no_progress() -> None:
+    class Constant(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tensor([[1.0, 0.0]]).expand(len(x), -1)
+
+    x, y = torch.rand(2, 1, 6, 6), torch.zeros(2, dtype=torch.int64)
+    search = Square(eps=0.1)
+    state = begun(search, Constant(), x, y)
+    first = state.z
+    for _ in range(5):
+        search.advance(Constant(), state)
+    assert torch.equal(state.z, first)
+
+
 def test_a_tie_ends_a_row_in_the_official_code_only() -> None:
     class Tie(nn.Module):
         """Equal logits as soon as a pixel moves, and the label comes first."""

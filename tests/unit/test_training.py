@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from spat.datasets import Images
 from spat.defences._base import Defence, Terms
 from spat.errors import UserError
 from spat.records import Event
+from spat.rng import generator
 from spat.training import checkpoint
 from spat.training.loop import Trainer
 from spat.training.state import average_, copied
@@ -279,3 +282,59 @@ def test_averaged_cosine_rows_are_unit() -> None:
     spat.train(model, x, y, defence=quick, epochs=2, batch_size=8, ema=0.5)
     weight = model.state_dict()["classifier.fc3.weight"]
     assert torch.allclose(weight.norm(dim=1), torch.ones(4), atol=1e-6)
+
+
+def test_free_training_is_the_literal_algorithm() -> None:
+    """A slow twin: the replayed loop as published, on a model without dropout."""
+    x, y = toy(20)
+    images = Images(x, y, ("a", "b", "c", "d"))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(128, 16), nn.Tanh(), nn.Linear(16, 4))
+    twin = copy.deepcopy(model)
+    eps, m = 0.1, 3
+    settings = Training(
+        epochs=2, batch_size=8, lr=0.1, schedule="constant", weight_decay=0.0, precision="float32"
+    )
+    defence = spat.defence("free", replays=m, **{"attack.eps": eps})
+    subject = Trainer(model, images, None, defence, settings)
+    list(subject.run())
+
+    optimiser = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)
+    delta = torch.zeros(7, 2, 8, 8)
+    for epoch in range(2):
+        order = torch.randperm(20, generator=generator(0, "order", epoch))
+        for index in torch.tensor_split(order, 3):
+            part, labels = images.floats(index)
+            for _ in range(m):
+                x_adv = (part + delta[: len(part)]).clamp(0, 1).requires_grad_()
+                optimiser.zero_grad()
+                nn.functional.cross_entropy(twin(x_adv), labels).backward()
+                optimiser.step()
+                assert x_adv.grad is not None
+                moved = (x_adv.detach() - part + eps * x_adv.grad.sign()).clamp(-eps, eps)
+                delta[: len(part)] = (part + moved).clamp(0, 1) - part
+    for name, value in twin.state_dict().items():
+        assert torch.allclose(model.state_dict()[name], value, atol=1e-5), name
+    assert subject.counters.step == 2 * 3 * m
+
+
+def test_free_training_resumes_with_its_perturbation(tmp_path: Path) -> None:
+    def made(folder: Path | None) -> Trainer:
+        subject = trainer(folder)
+        return dataclasses.replace(subject, defence=spat.defence("free", replays=2))
+
+    whole, first, second = made(None), made(tmp_path), made(tmp_path)
+    list(whole.run())
+    left = iter(range(5))
+    list(first.run(stop=lambda: next(left, None) is None))
+    second.resume()
+    list(second.run())
+    assert equal(states(whole.model), states(second.model))
+
+
+def test_a_loss_on_logits_refuses_bare_cosines() -> None:
+    model = spat.model("small-cnn", head="cosine", classes=4, channels=2, size=16)
+    x, y = torch.rand(8, 2, 16, 16), torch.arange(8) % 4
+    with pytest.raises(UserError, match="trades works on logits, and bare cosines"):
+        spat.train(model, x, y, defence="trades", epochs=1)

@@ -87,6 +87,15 @@ class Defence:
         """How many epochs are trained on a plainer loss first."""
         return 0
 
+    @property
+    def replays(self) -> int:
+        """How many updates in a row are made on each batch."""
+        return 1
+
+    def carry(self, crafted: Crafted, x: Tensor) -> Tensor | None:
+        """A perturbation that lasts to the next update, where `craft` gets it as `noise`."""
+        return None
+
     def ema_decay(self, step: int) -> float | None:
         """How much of the averaged weights survives update `step` (from 0); None: no average."""
         return None

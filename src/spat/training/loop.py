@@ -56,7 +56,8 @@ class Trainer:
         self.model.to(self.device)
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.train = self.train.to(self.device)
-        self.per_epoch = math.ceil(len(self.train) / self.settings.batch_size)
+        self.batches = math.ceil(len(self.train) / self.settings.batch_size)
+        self.per_epoch = self.batches * self.defence.replays
         self.total = self.per_epoch * self.settings.epochs
         self.state = State(self.model, self._optimiser())
         if self._decay(0) is not None:
@@ -122,10 +123,13 @@ class Trainer:
     def _batch(self, epoch: int, position: int, step: int) -> tuple[Tensor, Tensor]:
         """Batches of an epoch differ by at most one image: no short one upsets BatchNorm."""
         order = torch.randperm(len(self.train), generator=generator(self.seed, "order", epoch))
-        index = torch.tensor_split(order, self.per_epoch)[position]
+        index = torch.tensor_split(order, self.batches)[position // self.defence.replays]
         images = self.train[index]
         x, y = images.floats()
-        return (crop_flip(x, generator(self.seed, "augment", step)) if self.augment else x), y
+        if self.augment:  # the same way each time that a batch is replayed
+            once = step // self.defence.replays
+            x = crop_flip(x, generator(self.seed, "augment", once))
+        return x, y
 
     def _update(self, x: Tensor, y: Tensor, progress: Progress, lr: float) -> Terms:
         """One update. Dropout draws from a seeded global generator; the attack has its own."""
@@ -135,12 +139,13 @@ class Trainer:
             self.surrogate.refresh(self.model)
         with global_seed(self.device, self.seed, "forward", progress.step):
             attacked = self.model if self.surrogate is None else self.surrogate
-            crafted = defence.craft(attacked, x, y, rng=noise)
+            crafted = defence.craft(attacked, x, y, rng=noise, noise=self.state.carried_for(x))
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
                 terms = defence.respond(self.model, x, y, crafted, progress)
             self._refuse_nonfinite(terms, progress)
             self.state.optimiser.zero_grad(set_to_none=True)
             terms.loss.backward()  # type: ignore[no-untyped-call]
+        self.state.carry(defence.carry(crafted, x))
         self._step(progress.step, lr)
         return terms
 

@@ -30,13 +30,27 @@ class Counters:
 
 @dataclass
 class State:
-    """Weights, the optimiser's buffers, the averaged weights if any, the best ones, counters."""
+    """Weights, the optimiser's buffers, the average if any, the best, what is carried, counters."""
 
     model: nn.Module
     optimiser: torch.optim.SGD
     averaged: dict[str, Tensor] | None = None
     best: dict[str, Tensor] = field(default_factory=dict)
+    carried: Tensor | None = None
     counters: Counters = field(default_factory=Counters)
+
+    def carry(self, delta: Tensor | None) -> None:
+        """Keep a perturbation for the next batch; one of fewer images keeps the others' rows."""
+        if delta is None or self.carried is None or len(delta) >= len(self.carried):
+            self.carried = delta
+        else:
+            self.carried = torch.cat([delta, self.carried[len(delta) :]])
+
+    def carried_for(self, x: Tensor) -> Tensor | None:
+        """The kept perturbation for this batch: rows it does not have yet are zero."""
+        if self.carried is None or len(self.carried) >= len(x):
+            return None if self.carried is None else self.carried[: len(x)]
+        return torch.cat([self.carried, torch.zeros_like(x[len(self.carried) :])])
 
     def judged(self) -> dict[str, Tensor]:
         """The weights that are evaluated and handed over: the average where there is one."""
@@ -61,6 +75,7 @@ class State:
             "model": self.model.state_dict(),
             "best": self.best,
             "averaged": self.averaged or {},
+            "carried": {} if self.carried is None else {"delta": self.carried},
             "momentum": {str(i): buffer for i, buffer in self._momenta().items()},
         }
         return {f"{group}/{k}": v for group, held in groups.items() for k, v in held.items()}
@@ -76,6 +91,8 @@ class State:
         self.best = {name: t.to(device) for name, t in _under("best", tensors).items()}
         averaged = {name: t.to(device) for name, t in _under("averaged", tensors).items()}
         self.averaged = averaged or self.averaged
+        carried = tensors.get("carried/delta")
+        self.carried = None if carried is None else carried.to(device)
         for index, buffer in _under("momentum", tensors).items():
             parameter = self._parameters()[int(index)]
             # In the parameter's memory layout, so that updates round as they did before.
