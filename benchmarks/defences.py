@@ -3,7 +3,7 @@
 Trains each defence with the recipe `short-comparison` and saves its Record under
 results/short-comparison, from which docs/comparison.md is generated. A defence that has a Record
 is skipped, so an interrupted run goes on where it was.
-Run: make comparison   (about two minutes a defence on two cores), then make docs
+Run: make comparison   (about a minute a defence on two cores), then make docs
 """
 
 from __future__ import annotations
