@@ -95,10 +95,11 @@ def comparison() -> str:
     first = records[0]
     lines += [
         f"SmallCNN on the embedded MNIST images, {first.settings['epochs']} epochs, one-cycle rate "
-        f"{first.settings['lr']}, inner attack of 5 steps (one where a defence is made for one), {first.norm} eps {first.eps:g}, seed "
-        f"{first.seeds['training']}; recipe `short-comparison`. The worst case is pointwise over "
-        "FGSM, PGD-40 (cosine heads: at both scales) and the margin attack cw-40. One seed and "
-        "a short run: it shows that each defence works, not which is best.",
+        f"{first.settings['lr']}, inner attack of 5 steps (one where a defence is made for one), "
+        f"{first.norm} eps {first.eps:g}, seed {first.seeds['training']}; recipe "
+        "`short-comparison`. The worst case is pointwise over FGSM, PGD-40 (cosine heads: at both "
+        "scales) and the margin attack cw-40. One seed and a short run: it shows that each defence "
+        "works, not which is best.",
         "",
         f"Hardware: {first.hardware['processor']}, {first.hardware['cores']} cores.",
         "",
