@@ -338,3 +338,22 @@ def test_a_loss_on_logits_refuses_bare_cosines() -> None:
     x, y = torch.rand(8, 2, 16, 16), torch.arange(8) % 4
     with pytest.raises(UserError, match="trades works on logits, and bare cosines"):
         spat.train(model, x, y, defence="trades", epochs=1)
+
+
+def test_a_run_shorter_than_the_warm_up_says_so() -> None:
+    subject = dataclasses.replace(trainer(), defence=spat.defence("gairat"))
+    note = next(iter(subject.run()))
+    assert note.kind == "note"
+    assert "the first 59 epochs train a plainer loss" in note.values["text"]
+    assert next(iter(trainer().run())).kind != "note"
+
+
+def test_modes_of_a_model_in_training() -> None:
+    """A frozen BatchNorm stays frozen; a model left in eval mode is trained all the same."""
+    frozen = trainer()
+    frozen.model.bn2.eval()  # type: ignore[union-attr, operator]
+    before = frozen.model.bn2.running_mean.clone()  # type: ignore[union-attr, operator]
+    list(frozen.run())
+    assert torch.equal(frozen.model.bn2.running_mean, before)  # type: ignore[union-attr, arg-type]
+    asleep = trainer().model.eval()
+    assert dataclasses.replace(trainer(), model=asleep).model.training

@@ -53,6 +53,8 @@ class Trainer:
     describe: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not self.model.training:  # one in train mode keeps the modules its owner froze
+            self.model.train()
         self.model.to(self.device)
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.train = self.train.to(self.device)
@@ -78,6 +80,12 @@ class Trainer:
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]:
         """Train to the end, or to the step in which `stop()` becomes true."""
+        if self.defence.warmup_epochs >= self.settings.epochs:
+            text = (
+                f"the first {self.defence.warmup_epochs} epochs train a plainer loss, and this run "
+                f"ends after {self.settings.epochs}: shorten the defence's warm-up."
+            )
+            yield Event("note", {"text": text})
         while self.counters.step < self.total and not stop():
             yield from self._train_one()
             if self.counters.step % self.per_epoch == 0:
@@ -124,8 +132,7 @@ class Trainer:
         """Batches of an epoch differ by at most one image: no short one upsets BatchNorm."""
         order = torch.randperm(len(self.train), generator=generator(self.seed, "order", epoch))
         index = torch.tensor_split(order, self.batches)[position // self.defence.replays]
-        images = self.train[index]
-        x, y = images.floats()
+        x, y = self.train.floats(index)
         if self.augment:  # the same way each time that a batch is replayed
             once = step // self.defence.replays
             x = crop_flip(x, generator(self.seed, "augment", once))
