@@ -30,7 +30,7 @@ from spat.attacks.fab_t import FabT
 from spat.attacks.square import Square
 from spat.modes import borrowed
 
-SEED, QUERIES, CLASSES, SHAPE = 3, 300, 5, (3, 10, 10)
+SEED, QUERIES, CLASSES, SHAPE = 3, 200, 5, (3, 10, 10)
 EPS = {"linf": (6 / 255, 9 / 255), "l2": (0.3,)}
 NAMES = ("perceptron", "convolutional", "normalised")
 Models = Mapping[str, nn.Module]

@@ -78,7 +78,8 @@ def run_exact(
     x, y = x.detach(), y.long()
     with borrowed(model, x.device):
         clean = [first_logits(model, x[at], y[at]) for at in _chunks(len(x), batch_size)]
-        verdict, logits = _before(("clean", *attacks), x, y, wide(torch.cat(clean)))
+        logits = wide(torch.cat(clean))
+        verdict = _before(("clean", *attacks), x, logits.argmax(1) != y)
         for number, attack in enumerate(attacks.values(), start=1):
             left = verdict.robust.nonzero().squeeze(1)
             for at in _chunks(len(left), batch_size):
@@ -94,11 +95,11 @@ def _chunks(n: int, size: int) -> Iterable[slice]:
     return (slice(start, start + size) for start in range(0, n, size))
 
 
-def _before(names: tuple[str, ...], x: Tensor, y: Tensor, z: Tensor) -> tuple[Verdict, Tensor]:
-    wrong = z.argmax(1) != y
+def _before(names: tuple[str, ...], x: Tensor, wrong: Tensor) -> Verdict:
+    """What is known before any attack."""
     broken_by = torch.where(wrong, CLEAN, ROBUST)
     none = torch.full_like(broken_by, -1)
-    return Verdict(names, x.clone(), broken_by, torch.where(wrong, 0, none), none), z
+    return Verdict(names, x.clone(), broken_by, torch.where(wrong, 0, none), none)
 
 
 def _enter(verdict: Verdict, model: nn.Module, batch: Batch, found: Found, number: int) -> None:
