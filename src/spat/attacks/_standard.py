@@ -44,13 +44,15 @@ class Verdict:
         return self.broken_by == ROBUST
 
 
-def standard(*, eps: float, norm: Norm = "linf", queries: int = 5000) -> dict[str, Search[Any]]:
-    """The four attacks of `standard`, in order."""
+def standard(
+    *, eps: float, norm: Norm = "linf", queries: int = 5000, official: bool = True
+) -> dict[str, Search[Any]]:
+    """The four attacks of `standard`, in order; `official` is Square's."""
     return {
         "apgd-ce": ApgdCE(eps=eps, norm=norm),
         "apgd-t": ApgdT(eps=eps, norm=norm),
         "fab-t": FabT(eps=eps, norm=norm),
-        "square": Square(eps=eps, norm=norm, queries=queries, official=True),
+        "square": Square(eps=eps, norm=norm, queries=queries, official=official),
     }
 
 
