@@ -9,7 +9,6 @@ import spat
 from spat.attacks._standard import standard_exact
 from spat.rng import PerExample
 
-
 EPS = 0.18  # breaks about half
 
 

@@ -1,0 +1,17 @@
+"""The fast way to many gradients: an evaluation copy of a model, and blocks of a batch."""
+
+from spat.fast._blocks import Split, run_blocks, split
+from spat.fast._hardware import has_fast_bfloat16
+from spat.fast._update import LinfUpdate
+from spat.fast.surrogate import Precision, Surrogate, surrogate
+
+__all__ = [
+    "LinfUpdate",
+    "Precision",
+    "Split",
+    "Surrogate",
+    "has_fast_bfloat16",
+    "run_blocks",
+    "split",
+    "surrogate",
+]

@@ -1,0 +1,87 @@
+"""The graph of a model's forward in eval mode, where it has one that may be rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+RANDOM = ("rand", "bernoulli", "normal", "multinomial", "poisson", "dropout")  # in names of calls
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+class UntraceableError(Exception):
+    """Why a model has no graph to rewrite, as half a sentence."""
+
+
+class Root(nn.Module):
+    """Calls the model with images alone, so that its other arguments keep their defaults."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Any:
+        return self.model(x)
+
+
+class Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """A module without children is called, not looked into: it may do as it likes."""
+        return super().is_leaf_module(m, module_qualified_name) or not any(m.children())
+
+
+def trace(model: nn.Module) -> fx.GraphModule:
+    """The graph of a model in eval mode; it shares the modules, as `model.` and their name."""
+    if any(getattr(module, kind) for module in model.modules() for kind in HOOKS):
+        raise UntraceableError("it has hooks")
+    root = Root(model)
+    try:
+        graph = Tracer().trace(root)
+    except Exception as error:  # whatever the model's own code raises when it meets a proxy
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise UntraceableError(f"its forward cannot be traced: {reason}") from None
+    if any("_tensor_constant" in str(node.target) for node in graph.nodes):
+        raise UntraceableError("its forward makes tensors of its own, which a graph would freeze")
+    return fx.GraphModule(root, graph)
+
+
+def called(traced: fx.GraphModule, node: Any) -> nn.Module | None:
+    """The module that a node calls, if it calls one."""
+    is_call = isinstance(node, fx.Node) and node.op == "call_module"
+    return traced.get_submodule(str(node.target)) if is_call else None
+
+
+def sole_calls(traced: fx.GraphModule, *kinds: type) -> Iterator[tuple[fx.Node, nn.Module]]:
+    """Nodes that call a module of exactly these types, which is called nowhere else."""
+    targets = [node.target for node in traced.graph.nodes if node.op == "call_module"]
+    for node in list(traced.graph.nodes):
+        module = called(traced, node)
+        if type(module) in kinds and module is not None and targets.count(node.target) == 1:
+            yield node, module
+
+
+def row_by_row(traced: fx.GraphModule) -> bool:
+    """Whether an example's logits surely depend on that example alone, and on nothing random."""
+    modules = [called(traced, node) for node in traced.graph.nodes]
+    known = all(_known(module) for module in modules if module is not None)
+    return known and not any(_draws(node) for node in traced.graph.nodes)
+
+
+def of_torch(module: nn.Module) -> bool:
+    """Whether a leaf is a layer of torch, or a user's variant of one."""
+    bases = (base for base in type(module).__mro__ if base is not nn.Module)
+    return any(base.__module__.startswith("torch.nn.modules.") for base in bases)
+
+
+def _known(module: nn.Module) -> bool:
+    if isinstance(module, NORMS):  # without running statistics, eval mode uses the batch's own
+        return module.running_mean is not None
+    return of_torch(module)
+
+
+def _draws(node: fx.Node) -> bool:
+    name = str(getattr(node.target, "__name__", node.target))
+    return node.op in ("call_function", "call_method") and any(word in name for word in RANDOM)
