@@ -94,9 +94,10 @@ def comparison() -> str:
             *lines,
             f"SmallCNN on the embedded MNIST images, {first.settings['epochs']} epochs, one-cycle "
             f"rate {first.settings['lr']}, {first.norm} eps {first.eps:g}, "
-            f"n {first.measured[0].n}; recipe `short-comparison`, each defence with its own defaults. Means over the seeds; "
-            "the range is that of the seeds, and each single number has an interval of its own in "
-            "its Record. The worst case is pointwise over FGSM, PGD-40 (cosine heads: at both "
+            f"n {first.measured[0].n}; recipe `short-comparison`, each defence with its own "
+            "defaults. Means over the seeds; the range is that of the seeds, and each single "
+            "number has an interval of its own in its Record. The worst case is pointwise over "
+            "FGSM, PGD-40 (cosine heads: at both "
             "scales), the margin attack cw-40 and AutoAttack. A short run on a small task: it "
             "shows that each defence works, not which is best.",
             "",
