@@ -88,7 +88,7 @@ def comparison() -> str:
         by_name.setdefault(str(record.settings["defence"]), []).append(record)
     rows = sorted((_compared(name, held) for name, held in by_name.items()), reverse=True)
     first = records[0]
-    hardware = ", ".join(str(first.hardware[key]) for key in ("gpu", "processor"))
+    hardware = f"{first.hardware['processor']}, GPU: {first.hardware['gpu']}"
     return "\n".join(
         [
             *lines,

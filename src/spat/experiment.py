@@ -27,7 +27,7 @@ from spat.models import build_model, head_scale
 from spat.records import Event, Outcomes, Record
 from spat.reporting.page import page
 from spat.reporting.pictures import Picture
-from spat.resolve import Plan, require_head, resolve
+from spat.resolve import Plan, gpu_name, require_head, resolve
 from spat.results import measured, provenance, write_json, write_text
 from spat.rng import PerExample
 from spat.training import checkpoint
@@ -218,7 +218,7 @@ def make_record(
         weights_sha256=checkpoint.digest(model.state_dict()),
         attacks={one.label: repr(one.attack) for one in ran},
         seconds=seconds,
-        **provenance(),
+        **provenance(gpu_name(plan.device)),
     )
 
 

@@ -81,6 +81,11 @@ def find_device(name: str) -> torch.device:
     return device
 
 
+def gpu_name(device: torch.device) -> str:
+    """The accelerator behind a device, for a Record."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "none"
+
+
 def _preset_for(defence: str, model: str) -> str:
     """`spat-paper` with a `wrn` means `spat-paper-wrn`, where the defence has such a preset."""
     stem = catalog.stem("defence", defence)

@@ -86,10 +86,11 @@ def test_most_confused_are_the_largest_off_the_diagonal() -> None:
 
 
 def test_provenance_has_the_names_of_a_record() -> None:
-    found = provenance()
+    found = provenance("a GPU")
     assert set(found) == {"commit", "version", "hardware"}
-    assert set(found["hardware"]) == {"processor", "cores", "python", "platform"}
+    assert set(found["hardware"]) == {"processor", "cores", "python", "platform", "gpu"}
     assert all(found["hardware"].values())
+    assert found["hardware"]["gpu"] == "a GPU"
     assert found["hardware"]["cores"] >= 1
 
 

@@ -35,9 +35,12 @@ def _measure(outcomes: Outcomes, name: str) -> Measured:
     return Measured(name, k / n, low, high, n)
 
 
-def provenance() -> dict[str, Any]:
-    """The commit, version and hardware of a Record, under the names that a Record has for them."""
-    return {"commit": commit(), "version": version(), "hardware": hardware()}
+def provenance(gpu: str = "none") -> dict[str, Any]:
+    """The commit, version and hardware of a Record, under the names that a Record has for them.
+
+    gpu: the one that computed, for nothing here imports torch
+    """
+    return {"commit": commit(), "version": version(), "hardware": {**hardware(), "gpu": gpu}}
 
 
 def commit(package: Path = PACKAGE) -> str:
