@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from spat import config
+from spat import config, tensorfile
 from spat.config import Experiment
 from spat.errors import UserError
 from spat.evaluation import attack_by_name, evaluate, plan_attacks
@@ -30,7 +30,6 @@ from spat.reporting.pictures import Picture
 from spat.resolve import Plan, gpu_name, require_head, resolve
 from spat.results import measured, provenance, write_json, write_text
 from spat.rng import PerExample
-from spat.training import checkpoint
 from spat.training.loop import Trainer
 from spat.training.sinks import JsonLines, Sink, TensorBoard, read_events
 
@@ -215,7 +214,7 @@ def make_record(
         norm=outcomes.norm,
         measured=measured(outcomes),
         seeds={"training": plan.experiment.seed, "evaluation": plan.experiment.seed},
-        weights_sha256=checkpoint.digest(model.state_dict()),
+        weights_sha256=tensorfile.digest(model.state_dict()),
         attacks={one.label: repr(one.attack) for one in ran},
         seconds=seconds,
         **provenance(gpu_name(plan.device)),

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from spat import config
+from spat import config, tensorfile
 from spat.errors import UserError
 from spat.experiment import load_run
 from spat.models import build_model
@@ -44,7 +44,7 @@ def _in_folder(folder: Path, weights: str) -> Path:
 def _settings_of(path: Path, flags: Mapping[str, Any]) -> Mapping[str, Any]:
     """Our weights files say what they belong to; for any other the flags must."""
     if path.suffix == ".safetensors":
-        settings: Mapping[str, Any] | None = checkpoint.read(path)[1].get("settings")
+        settings: Mapping[str, Any] | None = tensorfile.read(path)[1].get("settings")
         if settings is not None:
             return settings
     if "model" not in flags:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from spat import tensorfile
 from spat.errors import UserError
 from spat.training import checkpoint
 
@@ -23,8 +24,8 @@ TENSORS = {
 
 def test_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "w.safetensors"
-    checkpoint.write(path, TENSORS, {"step": 3})
-    tensors, meta = checkpoint.read(path)
+    tensorfile.write(path, TENSORS, {"step": 3})
+    tensors, meta = tensorfile.read(path)
     assert meta == {"step": 3}
     assert tensors.keys() == TENSORS.keys()
     assert all(torch.equal(tensors[k], TENSORS[k]) for k in TENSORS)
@@ -34,12 +35,12 @@ def test_round_trip(tmp_path: Path) -> None:
 def test_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
     """Of the header (which holds step and settings) and of the tensors."""
     path = tmp_path / "w.safetensors"
-    checkpoint.write(path, TENSORS, {"step": 3})
+    tensorfile.write(path, TENSORS, {"step": 3})
     whole = path.read_bytes()
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         try:
-            tensors, meta = checkpoint.read(path)
+            tensors, meta = tensorfile.read(path)
         except UserError as error:
             assert "\n" not in str(error)
             assert "w.safetensors" in str(error)
@@ -51,10 +52,10 @@ def test_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep", [0, 5, 60, -1])
 def test_a_truncated_file_gets_one_sentence(tmp_path: Path, keep: int) -> None:
     path = tmp_path / "w.safetensors"
-    checkpoint.write(path, TENSORS, {})
+    tensorfile.write(path, TENSORS, {})
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(UserError, match=r"w\.safetensors is not a whole safetensors file"):
-        checkpoint.read(path)
+        tensorfile.read(path)
 
 
 def test_the_newest_whole_one_is_found_and_older_ones_go(tmp_path: Path) -> None:
@@ -78,21 +79,21 @@ def test_no_whole_checkpoint_says_why(tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "w.safetensors"
-    checkpoint.write(path, TENSORS, {"step": 1})
+    tensorfile.write(path, TENSORS, {"step": 1})
 
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UserError, match="No space left on device; what was there before is intact"):
-        checkpoint.write(path, TENSORS, {"step": 2})
-    assert checkpoint.read(path)[1] == {"step": 1}
+        tensorfile.write(path, TENSORS, {"step": 2})
+    assert tensorfile.read(path)[1] == {"step": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["w.safetensors"]
 
 
 def test_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
-    checkpoint.write(path, nn.Linear(3, 2).state_dict(), {})
+    tensorfile.write(path, nn.Linear(3, 2).state_dict(), {})
     checkpoint.load_weights(nn.Linear(3, 2), path)
     with pytest.raises(UserError, match=r"'weight' has shape \(2, 3\), the model's has \(4, 3\)"):
         checkpoint.load_weights(nn.Linear(3, 4), path)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spat import tensorfile
 from spat.config import Training
 from spat.datasets import Images, crop_flip
 from spat.defences._base import Defence, Progress, Terms
@@ -283,9 +284,9 @@ class Trainer:
         assert self.folder is not None
         counters = self.counters
         facts = {**self.describe, "step": counters.step, "best_epoch": counters.best_epoch}
-        checkpoint.write(self.folder / "last.safetensors", self.state.judged(), facts)
+        tensorfile.write(self.folder / "last.safetensors", self.state.judged(), facts)
         if self.state.best:
-            checkpoint.write(self.folder / "best.safetensors", self.state.best, facts)
+            tensorfile.write(self.folder / "best.safetensors", self.state.best, facts)
         path = checkpoint.save_checkpoint(
             self.folder, counters.step, self.state.tensors(), {**facts, "counters": vars(counters)}
         )
