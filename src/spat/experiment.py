@@ -228,7 +228,7 @@ class Album:
         self.candidates = candidates
         self.images: dict[str, dict[int, Any]] = {}
 
-    def keep(self, label: str, index: Tensor, x_adv: Tensor) -> None:
+    def keep(self, label: str, index: Tensor, x_adv: Tensor, predicted: Tensor) -> None:
         held = self.images.setdefault(label, {})
         for place, image in zip(index.tolist(), x_adv, strict=True):
             if place < self.candidates:

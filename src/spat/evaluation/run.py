@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spat.attacks._base import Attack
 from spat.contracts import check_images, check_labels, check_logits, check_not_probabilities
 from spat.errors import UserError
+from spat.evaluation.counted import Counted
 from spat.evaluation.plan import Planned, plan_attacks
 from spat.models import head_scale
 from spat.modes import borrowed
@@ -25,7 +25,7 @@ from spat.threat import Norm, threat
 
 GPU_BATCH, CPU_BATCH = 512, 64
 Sink = Callable[[Event], None]
-Keep = Callable[[str, Tensor, Tensor], None]
+Keep = Callable[[str, Tensor, Tensor, Tensor], None]
 
 
 def evaluate(
@@ -40,14 +40,15 @@ def evaluate(
     batch_size: int | None = None,
     seed: int = 0,
     sink: Sink = lambda event: None,
-    keep: Keep = lambda label, index, x_adv: None,
+    keep: Keep = lambda label, index, x_adv, predicted: None,
 ) -> Outcomes:
     """What each attack does to each of these images; the model is given back as it was.
 
     batch_size: by default what fills a GPU, or what stays in a processor's cache
     scale: of a cosine head's logits; by default what the head was made for
     sink: told of progress
-    keep: given each batch of adversarial images, with their places in x
+    keep: given an attack's label, places in x, the images found there, exactly as they were
+        verified, and what the model takes them for
     """
     check_images(x)
     if not eps > 0:
@@ -92,15 +93,17 @@ def _attack_all(
     predicted, distance = clean.clone(), torch.zeros(len(x))
     todo = (clean == y).nonzero().squeeze(1)
     source = PerExample(derive(seed, planned.label), torch.arange(len(x)))
-    begun, done = time.perf_counter(), 0
+    begun, done, counted = time.perf_counter(), 0, Counted(model)
     for index in torch.split(todo, batch_size) if len(todo) else ():
-        x_adv = planned.attack(model, x[index], y[index], rng=source[index])
-        predicted[index] = _verified(model, planned.attack, x_adv, x[index], y[index])
+        x_adv = planned.attack(counted, x[index], y[index], rng=source[index])
+        x_adv = planned.attack.threat.project(x_adv, x[index])  # once more, in the type it is in
+        predicted[index] = _predictions(counted, x_adv)
         distance[index.cpu()] = planned.attack.threat.distance(x_adv, x[index]).float().cpu()
-        keep(planned.label, index, x_adv)
+        keep(planned.label, index, x_adv, predicted[index])
         done += len(index)
         held = int((predicted[todo[:done]] == y[todo[:done]]).sum())
-        sink(_progress(planned.label, done, len(todo), held, time.perf_counter() - begun))
+        seconds = time.perf_counter() - begun
+        sink(_progress(planned.label, done, len(todo), held, seconds, counted))
     broken = (clean == y) & (predicted != y)
     return Attacked(
         predicted.cpu().numpy(),
@@ -110,15 +113,16 @@ def _attack_all(
     )
 
 
-def _verified(model: nn.Module, attack: Attack, x_adv: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Predictions of the stored images by the plain model, once more projected in their type."""
-    inside = attack.threat.project(x_adv, x)
+def _predictions(model: nn.Module, x: Tensor) -> Tensor:
     with borrowed(model, x.device), torch.no_grad():
-        predicted: Tensor = model(inside).argmax(1)
+        predicted: Tensor = model(x).argmax(1)
     return predicted
 
 
-def _progress(label: str, done: int, n: int, held: int, seconds: float) -> Event:
+def _progress(label: str, done: int, n: int, held: int, seconds: float, counted: Counted) -> Event:
     left = seconds / done * (n - done)
     values = {"attack": label, "done": done, "n": n, "held": held}
-    return Event("attack", {**values, "seconds": round(seconds, 2), "eta_s": round(left, 1)})
+    work = {"forwards": counted.forwards, "backwards": counted.backwards}
+    return Event(
+        "attack", {**values, "seconds": round(seconds, 2), "eta_s": round(left, 1), **work}
+    )
