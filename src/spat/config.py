@@ -51,6 +51,7 @@ class Training:
     validation: share of the training set held out to choose the best epoch
     validation_images: at most so many of them are attacked after each epoch
     precision: float32, bfloat16 (mixed; losses never), or auto: bfloat16 where it is fast
+    exact: attack the model itself in float32: iterates are those of the literal algorithm, slower
     save_every: minutes between checkpoints, besides one an epoch
     """
 
@@ -70,6 +71,7 @@ class Training:
     validation: float = 0.1
     validation_images: int = 1000
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    exact: bool = False
     save_every: float = 10.0
 
     def __post_init__(self) -> None:

@@ -1,11 +1,13 @@
 """Threat models: what an adversary may do to an image in [0, 1].
 
-A threat is its budget and four verbs: a random start, the steepest step, the projection (on the
-ball around x, then on the pixel box) and the distance. `eps` is one number, or one per example.
+A threat is its budget and five verbs: a random start, the steepest step, the projection (on the
+ball around x, then on the pixel box), both at once as one move of an attack, and the distance.
+`eps` is one number, or one per example.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +18,8 @@ from spat.config import Norm as Norm  # also this module's word
 from spat.errors import UserError
 
 Budget = float | Tensor
+Move = Callable[[Tensor, Tensor], Tensor]
+"""(x', gradient at x') -> the next x'; x' is overwritten."""
 TINY = 1e-12  # keeps a zero gradient from becoming NaN when it is normalised
 
 
@@ -56,6 +60,16 @@ class Linf:
         eps = column(self.eps, x)
         return torch.clamp(torch.clamp(x_adv, x - eps, x + eps), 0.0, 1.0)
 
+    def mover(self, x: Tensor, size: Budget) -> Move:
+        """x' -> P(x' + size sign(g)), its bounds computed once for all steps.
+
+        As x lies in [0, 1], one clamp to [max(x - eps, 0), min(x + eps, 1)] equals, bit for bit,
+        one to the ball and then one to the box.
+        """
+        eps = column(self.eps, x)
+        low, high = (x - eps).clamp_(min=0.0), (x + eps).clamp_(max=1.0)
+        return lambda x_adv, g: x_adv.add_(g.sign().mul_(size)).clamp_(low, high)
+
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """[n] largest change of a pixel."""
         return (x_adv - x).abs().flatten(1).amax(1)
@@ -88,6 +102,10 @@ class L2:
         length = _length(change)
         shrunk = change * (column(self.eps, x) / (length + TINY)).clamp(max=1.0)
         return torch.clamp(x + shrunk, 0.0, 1.0)
+
+    def mover(self, x: Tensor, size: Budget) -> Move:
+        """x' -> P(x' + size g / ||g||)."""
+        return lambda x_adv, g: self.project(x_adv.add_(self.steepest(g).mul_(size)), x)
 
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """[n] Euclidean length of the change."""

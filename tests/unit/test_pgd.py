@@ -80,7 +80,7 @@ def test_iterates_are_the_literal_ones(convolutional: Convolutional) -> None:
     noise = 0.05 * (2 * torch.rand(x.shape, generator=rng).double() - 1)
     seen: list[Tensor] = []
     fast = PGD(eps=0.05, steps=4, step_size=0.02).craft(
-        model, x, y, noise=noise, watch=lambda k, z: seen.append(z)
+        model, x, y, noise=noise, watch=lambda rows, z: seen.append(z)
     )
     slow, logits = (x + noise).clamp(0, 1), []
     for _ in range(4):

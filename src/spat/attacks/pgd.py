@@ -19,10 +19,11 @@ from spat import losses
 from spat import rng as random
 from spat.attacks._base import Attack, Rng, as_source, check_batch, first_logits
 from spat.errors import UserError
+from spat.fast import Split, run_blocks, split
 from spat.modes import borrowed
 from spat.threat import Budget, column
 
-Watch = Callable[[int, Tensor], None]
+Watch = Callable[[slice, Tensor], None]
 NORMAL_START = 1e-3  # the spread of the Gaussian start of TRADES, MART and SPAT
 
 
@@ -92,7 +93,7 @@ class PGD(Attack):
 
         loss: (adversarial logits, labels, clean logits) -> [n]; by default the loss of the settings
         noise: the starting perturbation x_0 - x, in place of a drawn one
-        watch: called as watch(k, logits of x_k) before step k
+        watch: called as watch(rows, logits of x_k) before each step, with rows of the batch
         """
         check_batch(x, y)
         with borrowed(model, x.device):
@@ -113,20 +114,37 @@ class PGD(Attack):
         noise: Tensor | None = None,
         watch: Watch | None = None,
     ) -> Tensor:
-        """The loop itself, on a borrowed model; clean logits are computed once, not once a step."""
-        threat, size, objective = self.threat, column(self._step(), x), loss or self.named_loss
-        x, clean = x.detach(), clean.to(torch.promote_types(clean.dtype, torch.float32))
-        x_adv = self._begin(x, source, noise)
-        for k in range(self.steps):
+        """The loop itself, on a borrowed model; clean logits are computed once, not once a step.
+
+        The batch is worked on in blocks where the model allows it; the start is drawn before.
+        """
+        objective, x = loss or self.named_loss, x.detach()
+        clean = self.loss_scale * clean.to(torch.promote_types(clean.dtype, torch.float32))
+        start = self._begin(x, source, noise)
+
+        def climb(rows: slice) -> Tensor:
+            def value(z: Tensor) -> Tensor:
+                z = z.to(clean.dtype)  # the loss is never computed in low precision
+                if watch is not None:
+                    watch(rows, z.detach())
+                return objective(self.loss_scale * z, y[rows], clean[rows]).sum()
+
+            return self._climb(model, start[rows], x[rows], value)
+
+        whole = isinstance(self.eps, Tensor)  # a budget for each example stays with its batch
+        by = Split(len(x)) if whole else split(model, len(x), x.device)
+        return self.threat.project(run_blocks(climb, len(x), by), x)
+
+    def _climb(
+        self, model: nn.Module, x_adv: Tensor, x: Tensor, value: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """All steps, from `x_adv`, which is overwritten; `value` of the logits is maximised."""
+        move = self.threat.mover(x, column(self._step(), x))
+        for _ in range(self.steps):
             x_adv.requires_grad_()
-            z = model(x_adv).to(clean.dtype)  # the loss is never computed in low precision
-            if watch is not None:
-                watch(k, z.detach())
-            value = objective(self.loss_scale * z, y, self.loss_scale * clean)
-            (gradient,) = torch.autograd.grad(value.sum(), x_adv)
-            with torch.no_grad():
-                x_adv = threat.project(x_adv + size * threat.steepest(gradient), x)
-        return threat.project(x_adv.detach(), x)
+            (gradient,) = torch.autograd.grad(value(model(x_adv)), x_adv)
+            x_adv = move(x_adv.detach(), gradient)
+        return x_adv
 
     def _step(self) -> Budget:
         if self.step_size is not None:

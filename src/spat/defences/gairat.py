@@ -99,8 +99,8 @@ class GAIRAT(Defence):
     ) -> Crafted:
         kappa = torch.zeros_like(y, dtype=torch.int64)
 
-        def watch(k: int, logits: Tensor) -> None:
-            kappa.add_(logits.argmax(1) == y)
+        def watch(rows: slice, logits: Tensor) -> None:
+            kappa[rows] += logits.argmax(1) == y[rows]
 
         x_adv = self.inner.craft(model, x, y, rng=rng, noise=noise, watch=watch)
         return Crafted(x_adv, {"kappa": kappa})

@@ -2,11 +2,9 @@
 
 from spat.fast._blocks import Split, run_blocks, split
 from spat.fast._hardware import has_fast_bfloat16
-from spat.fast._update import LinfUpdate
-from spat.fast.surrogate import Precision, Surrogate, surrogate
+from spat.fast.surrogate import Precision, Surrogate, surrogate, uses_bfloat16
 
 __all__ = [
-    "LinfUpdate",
     "Precision",
     "Split",
     "Surrogate",
@@ -14,4 +12,5 @@ __all__ = [
     "run_blocks",
     "split",
     "surrogate",
+    "uses_bfloat16",
 ]

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 SMALLEST = 32  # examples of a block; below, calling an operation costs as much as computing it
 MOST = 4  # workers: Python runs one of them at a time
@@ -29,8 +29,13 @@ class Split:
     threads: int = 1
 
 
-def split(n: int, device: torch.device) -> Split:
-    """The split of a batch of n: on a CPU equal blocks, one a worker; elsewhere the batch whole."""
+def split(model: nn.Module, n: int, device: torch.device) -> Split:
+    """How to attack n examples: on a CPU in equal blocks, one a worker; elsewhere all at once.
+
+    Only a model that says of itself that it is `separable` can be given a part of a batch.
+    """
+    if not getattr(model, "separable", False):
+        return Split(n)
     threads = torch.get_num_threads()
     workers = min(threads, n // SMALLEST, MOST) if device.type == "cpu" else 1
     workers = max(workers, 1)

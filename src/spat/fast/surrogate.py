@@ -66,7 +66,7 @@ def surrogate(
     fold: whether BatchNorms become part of the convolutions before them
     example: images on which to check the copy; where it differs, the model is copied as it is
     """
-    low = _wants_bfloat16(model, precision)
+    low = uses_bfloat16(model, precision)
     try:
         twin = copy.deepcopy(model).eval().requires_grad_(False)
     except Exception as error:  # deepcopy runs the model's own code
@@ -132,7 +132,8 @@ def _check(made: Surrogate, twin: nn.Module, example: Tensor, tolerance: float) 
         )
 
 
-def _wants_bfloat16(model: nn.Module, precision: str) -> bool:
+def uses_bfloat16(model: nn.Module, precision: Precision) -> bool:
+    """What a setting of precision means for this model, where it is."""
     if precision not in get_args(Precision):
         raise unknown("precision", precision, get_args(Precision))
     like = _like(model)

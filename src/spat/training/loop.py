@@ -23,16 +23,16 @@ from spat.config import Training
 from spat.datasets import Images, crop_flip
 from spat.defences._base import Defence, Progress, Terms
 from spat.errors import UserError
-from spat.models import renormalise_heads
 from spat.records import Event
 from spat.rng import generator, global_seed
-from spat.surrogate import surrogate, use_bfloat16
 from spat.training import checkpoint
+from spat.training.engine import Engine
 from spat.training.schedule import learning_rate, ramped
 from spat.training.state import Counters, State, copied
 from spat.training.validation import Validation, validate
 
 EVENT_SECONDS = 0.5  # at most so often a step is told of
+EXAMPLES = 4  # images on which the copy that is attacked is compared with the model
 
 
 @dataclass
@@ -57,16 +57,21 @@ class Trainer:
         if not self.model.training:  # one in train mode keeps the modules its owner froze
             self.model.train()
         self.model.to(self.device)
-        self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.train = self.train.to(self.device)
+        optimiser = self._optimiser()
+        self.engine = Engine(
+            self.model,
+            optimiser,
+            precision=self.settings.precision,
+            exact=self.settings.exact,
+            example=self.train[:EXAMPLES].floats()[0],
+        )
         self.batches = math.ceil(len(self.train) / self.settings.batch_size)
         self.per_epoch = self.batches * self.defence.replays
         self.total = self.per_epoch * self.settings.epochs
-        self.state = State(self.model, self._optimiser())
+        self.state = State(self.model, optimiser)
         if self._decay(0) is not None:
             self.state.begin_average()
-        self.mixed = use_bfloat16(self.settings.precision, self.device)
-        self.surrogate = surrogate(self.model) if self.mixed else None
         self._saved_at = time.monotonic()
         self._told_at = -math.inf
 
@@ -143,29 +148,18 @@ class Trainer:
         """One update. Dropout draws from a seeded global generator; the attack has its own."""
         defence = ramped(self.defence, self.settings, progress.step / self.total)
         noise = generator(self.seed, "attack", progress.step)
-        if self.surrogate is not None:
-            self.surrogate.refresh(self.model)
         with global_seed(self.device, self.seed, "forward", progress.step):
-            attacked = self.model if self.surrogate is None else self.surrogate
-            crafted = defence.craft(attacked, x, y, rng=noise, noise=self.state.carried_for(x))
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
-                terms = defence.respond(self.model, x, y, crafted, progress)
+            crafted, terms = self.engine.forward(
+                defence, x, y, rng=noise, noise=self.state.carried_for(x), progress=progress
+            )
             self._refuse_nonfinite(terms, progress)
-            self.state.optimiser.zero_grad(set_to_none=True)
-            terms.loss.backward()  # type: ignore[no-untyped-call]
+            self.engine.backward(terms.loss)
         self.state.carry(defence.carry(crafted, x))
-        self._step(progress.step, lr)
-        return terms
-
-    def _step(self, step: int, lr: float) -> None:
-        """The optimiser's step, and what follows each: unit rows, the running average."""
-        for group in self.state.optimiser.param_groups:
-            group["lr"] = lr
-        self.state.optimiser.step()
-        renormalise_heads(self.model)
-        decay = self._decay(step)
+        self.engine.descend(lr)
+        decay = self._decay(progress.step)
         if decay is not None:
             self.state.average(decay)
+        return terms
 
     def _decay(self, step: int) -> float | None:
         """Of the running average of the weights: the defence's own, or the settings'."""
@@ -258,9 +252,8 @@ class Trainer:
             return None
         chosen = self.validation[: self.settings.validation_images].to(self.device)
         with self._judged_model() as model:
-            if self.surrogate is not None:
-                self.surrogate.refresh(model)
-            return validate(model, chosen, self.defence.inner, self.seed, self.surrogate)
+            attacked = self.engine.attacked()
+            return validate(model, attacked, chosen, self.defence.inner, self.seed)
 
     @contextmanager
     def _judged_model(self) -> Iterator[nn.Module]:

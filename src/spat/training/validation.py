@@ -24,11 +24,11 @@ class Validation:
 
 
 def validate(
-    model: nn.Module, images: Images, inner: PGD, seed: int, surrogate: nn.Module | None = None
+    model: nn.Module, attacked: nn.Module, images: Images, inner: PGD, seed: int
 ) -> Validation:
     """Clean accuracy, and accuracy under a margin attack, which no scale of the logits weakens.
 
-    surrogate: attacked in the model's place; the verdict is the model's own all the same
+    attacked: a faster equivalent, say; the verdict is the model's own all the same
     """
     attack = PGD(eps=inner.eps, norm=inner.norm, steps=STEPS, loss="margin")
     correct = held = 0
@@ -38,7 +38,7 @@ def validate(
         source = PerExample(derive(seed, "validation"), torch.arange(start, start + len(part)))
         with evaluating(model), torch.no_grad():
             right = model(x).argmax(1) == y
-            x_adv = attack(model if surrogate is None else surrogate, x, y, rng=source)
+            x_adv = attack(attacked, x, y, rng=source)
             both = right & (model(x_adv).argmax(1) == y)
         correct, held = correct + int(right.sum()), held + int(both.sum())
     name = f"pgd-{STEPS} on the margin at eps {inner.eps:.4g}"
