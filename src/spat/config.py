@@ -17,6 +17,7 @@ from typing import Any, Literal
 from spat import catalog
 from spat.convert import convert
 from spat.errors import UserError, unknown
+from spat.interval import interval
 
 COMPONENTS = {"data": "dataset", "model": "model", "defence": "defence"}
 Flat = Mapping[str, Any]
@@ -52,7 +53,7 @@ class Training:
     validation_images: at most so many of them are attacked after each epoch
     precision: float32, bfloat16 (mixed; losses never), or auto: bfloat16 where it is fast
     exact: attack the model itself in float32: iterates are those of the literal algorithm, slower
-    save_every: minutes between checkpoints, besides one an epoch
+    save_every: how often a checkpoint is written, besides one an epoch: 10s, 5m, 2h or 200steps
     """
 
     epochs: int = 100
@@ -72,15 +73,15 @@ class Training:
     validation_images: int = 1000
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     exact: bool = False
-    save_every: float = 10.0
+    save_every: str | float = "10m"
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be 1 or more, got {getattr(self, name)}.")
-        for name in ("lr", "save_every"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"{name} must be positive, got {getattr(self, name):g}.")
+        if not self.lr > 0:
+            raise UserError(f"lr must be positive, got {self.lr:g}.")
+        interval(self.save_every, "save_every")
         for name in ("attack_ramp", "eps_ramp", "momentum"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name} must lie in [0, 1], got {getattr(self, name):g}.")

@@ -30,6 +30,7 @@ from spat.reporting.pictures import Picture
 from spat.resolve import Plan, gpu_name, require_head, resolve
 from spat.results import measured, provenance, write_json, write_text
 from spat.rng import PerExample
+from spat.training.folder import claimed
 from spat.training.loop import Trainer
 from spat.training.sinks import JsonLines, Sink, TensorBoard, read_events
 
@@ -59,14 +60,20 @@ def run(
     """Train, evaluate the best weights, and leave weights, events, outcomes, record and page."""
     plan = resolve(given)
     trainer = make_trainer(plan, folder)
-    claim_folder(folder, resume=resume)  # last of what can fail: a mistake leaves no folder behind
-    if resume:
-        trainer.resume()
-    else:
-        digest = config.digest(plan.flat)
-        write_json(folder / "settings.json", {"hash": digest, "settings": plan.flat})
-    boards = [TensorBoard(folder / "tensorboard")] if tensorboard else []
-    tell = _fan_out((JsonLines(folder / "events.jsonl"), *boards, *sinks))
+    with claimed(folder, resume=resume):  # last of what can fail: a mistake leaves no folder behind
+        if resume:
+            trainer.resume()
+        else:
+            digest = config.digest(plan.flat)
+            write_json(folder / "settings.json", {"hash": digest, "settings": plan.flat})
+        boards = [TensorBoard(folder / "tensorboard")] if tensorboard else []
+        tell = _fan_out((JsonLines(folder / "events.jsonl"), *boards, *sinks))
+        return _train_and_measure(plan, trainer, folder, tell, stop)
+
+
+def _train_and_measure(
+    plan: Plan, trainer: Trainer, folder: Path, tell: Sink, stop: Callable[[], bool]
+) -> Finished:
     tell(_started(plan, trainer))
     for event in trainer.run(stop):
         tell(event)
@@ -106,20 +113,6 @@ def make_trainer(plan: Plan, folder: Path | None) -> Trainer:
         folder=folder,
         describe={"settings": plan.flat, "classes": list(plan.splits.train.names)},
     )
-
-
-def claim_folder(folder: Path, *, resume: bool) -> None:
-    """A new run needs an empty folder: results are never overwritten."""
-    if resume:
-        return
-    try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UserError(
-                f"{folder} already exists; choose another --out, or go on with --resume {folder}."
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"could not make the folder {folder}: {error.strerror}.") from None
 
 
 def next_free(folder: Path) -> Path:

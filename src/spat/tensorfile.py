@@ -6,6 +6,7 @@ header, so that one flipped byte is noticed. Nothing here can execute code from 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -39,7 +40,8 @@ def write(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) ->
         partial.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
         raise UserError(
             f"could not write {path}: {error.strerror or error}; what was there before is intact."
         ) from None

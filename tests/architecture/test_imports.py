@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "spat"
 LEVELS = [
-    {"errors", "convert", "catalog", "config", "records", "rng"},
+    {"errors", "convert", "catalog", "config", "interval", "records", "rng"},
     {"contracts", "threat", "losses", "modes", "fast", "tensorfile"},
     {"datasets", "models", "attacks"},
     {"defences"},

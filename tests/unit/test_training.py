@@ -24,43 +24,7 @@ from spat.rng import generator
 from spat.training import checkpoint
 from spat.training.loop import Trainer
 from spat.training.state import average_, copied
-
-QUICK = {"epochs": 2, "batch_size": 16, "lr": 0.05, "validation_images": 8, "schedule": "one-cycle"}
-
-
-def toy(n: int = 50, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Images whose class shows in the mean of a channel: learnable in a few steps."""
-    rng = torch.Generator().manual_seed(seed)
-    y = torch.randint(0, 4, (n,), generator=rng)
-    x = 0.3 * torch.rand(n, 2, 8, 8, generator=rng)
-    x[:, 0] += 0.15 * y[:, None, None]
-    x[:, 1] += 0.15 * (3 - y[:, None, None])
-    return (x * 255).round().to(torch.uint8), y
-
-
-def trainer(folder: Path | None = None, **settings: Any) -> Trainer:
-    x, y = toy()
-    images = Images(x, y, ("a", "b", "c", "d"))
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = Convolutional()
-    return Trainer(
-        model,
-        images,
-        images[:8],
-        spat.defence("madry", **{"attack.steps": 2}),
-        Training(**{**QUICK, **settings}),
-        augment=True,
-        folder=folder,
-    )
-
-
-def states(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in model.state_dict().items()}
-
-
-def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+from toys import equal, states, toy, trainer
 
 
 def test_two_runs_are_bit_identical_and_leave_the_global_generator() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from spat.config import Experiment
@@ -26,7 +27,8 @@ def run_shown(
         )
     if finished.outcomes is None:
         assert stop.signal is not None
-        print(f"stopped; go on with: spat train --resume {folder}")
+        with contextlib.suppress(OSError):  # the terminal may be what was closed
+            print(f"stopped; go on with: spat train --resume {folder}", flush=True)
         return 128 + stop.signal
     print_table(finished.outcomes)
     print(f"report: {folder / 'report.html'}")

@@ -21,14 +21,15 @@ def run(arguments: Sequence[str]) -> int:
     command.add_argument("--out", type=Path, help="a new folder for outcomes, record and report")
     options, flags = command.parse_known_args(arguments)
 
-    from spat.experiment import assess, claim_folder
+    from spat.experiment import assess
     from spat.loading import load_target
     from spat.reporting.live import Live
     from spat.reporting.table import print_table
+    from spat.training.folder import make_folder
 
     plan, model = load_target(options.target, settings_from(flags), weights=options.weights)
     if options.out is not None:
-        claim_folder(options.out, resume=False)
+        make_folder(options.out)
     with tempfile.TemporaryDirectory() as nowhere, Live() as live:
         finished = assess(plan, model, options.out or Path(nowhere), live)
     assert finished.outcomes is not None

@@ -7,6 +7,7 @@ with Live() as live:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import textwrap
@@ -39,16 +40,23 @@ class Live:
     def __init__(
         self, stream: TextIO | None = None, *, environ: Mapping[str, str] | None = None
     ) -> None:
-        self.stream = stream if stream is not None else sys.stderr
+        # None where a process was started with a closed standard error
+        self.stream: TextIO | None = stream if stream is not None else sys.stderr
         self.environ = os.environ if environ is None else environ
 
     def __enter__(self) -> Self:
-        plain = is_plain(self.stream, self.environ)
-        self._display: Display = Plain(self.stream) if plain else Moving(self.stream)
+        self._display: Display = Silent()
+        if self.stream is not None:
+            plain = is_plain(self.stream, self.environ)
+            self._display = Plain(self.stream) if plain else Moving(self.stream)
         return self
 
     def __call__(self, event: Event) -> None:
-        self._display.show(event)
+        try:
+            self._display.show(event)
+        except OSError:  # the terminal was closed, or the reader of the pipe is gone
+            self.close()
+            self._display = Silent()
 
     def __exit__(
         self,
@@ -56,7 +64,11 @@ class Live:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._display.close()
+        self.close()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._display.close()
 
 
 def is_plain(stream: TextIO, environ: Mapping[str, str]) -> bool:
@@ -71,6 +83,16 @@ class Display(Protocol):
     def show(self, event: Event) -> None: ...
 
     def close(self) -> None: ...
+
+
+class Silent:
+    """For nobody: a run does not end because its display does."""
+
+    def show(self, event: Event) -> None:
+        """Nobody can see it."""
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class Plain:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,15 +13,27 @@ from spat import tensorfile
 from spat.errors import UserError
 from spat.models import adapt_state
 
-KEPT = 2  # so that a damaged newest checkpoint costs one interval, not the run
+
+class Newest(NamedTuple):
+    """A whole checkpoint, and what is wrong with each of those that are newer."""
+
+    path: Path
+    tensors: dict[str, Tensor]
+    meta: dict[str, Any]
+    problems: tuple[str, ...]
 
 
-def newest(folder: Path) -> tuple[Path, dict[str, Tensor], dict[str, Any]]:
+def paths(folder: Path) -> list[Path]:
+    """The checkpoints of a run folder, whole or not, oldest first."""
+    return sorted(folder.glob("checkpoint-*.safetensors"))
+
+
+def newest(folder: Path) -> Newest:
     """The newest whole checkpoint of a run folder; a damaged one gives way to the one before."""
-    problems = []
-    for path in sorted(folder.glob("checkpoint-*.safetensors"), reverse=True):
+    problems: list[str] = []
+    for path in reversed(paths(folder)):
         try:
-            return path, *tensorfile.read(path)
+            return Newest(path, *tensorfile.read(path), tuple(problems))
         except UserError as error:
             problems.append(str(error))
     reason = problems[0] if problems else "it holds none"
@@ -31,11 +43,17 @@ def newest(folder: Path) -> tuple[Path, dict[str, Tensor], dict[str, Any]]:
 def save_checkpoint(
     folder: Path, step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
 ) -> Path:
-    """Write a checkpoint and then drop the older ones: the new one is whole before any goes."""
+    """Write a checkpoint, and only then drop others, all but the one before it.
+
+    Two are kept, so that a damaged newest one costs an interval and not the run. Any of a later
+    step is a damaged one that the run went on without.
+    """
     path = folder / f"checkpoint-{step:09d}.safetensors"
     tensorfile.write(path, tensors, meta)
-    for old in sorted(folder.glob("checkpoint-*.safetensors"))[:-KEPT]:
-        old.unlink(missing_ok=True)
+    before = [other for other in paths(folder) if other < path][-1:]
+    for other in paths(folder):
+        if other not in (path, *before):
+            other.unlink(missing_ok=True)
     return path
 
 

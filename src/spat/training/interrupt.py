@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM end a run after the step they arrive in, with a checkpoint."""
+"""Ctrl-C, SIGTERM and a closed terminal end a run after the step they arrive in, with a checkpoint.
+
+A signal that the process was started to ignore (`nohup`, a shell's `&`) stays ignored.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # the last is not there on every system
+SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 
 
 class Stop:
@@ -33,7 +37,8 @@ def interruptible() -> Iterator[Stop]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, stop) for number in SIGNALS}
+    heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heard}
     try:
         yield stop
     finally:

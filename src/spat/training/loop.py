@@ -18,15 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spat import tensorfile
 from spat.config import Training
 from spat.datasets import Images, crop_flip
 from spat.defences._base import Defence, Progress, Terms
 from spat.errors import UserError
+from spat.interval import interval
 from spat.records import Event
 from spat.rng import generator, global_seed
-from spat.training import checkpoint
 from spat.training.engine import Engine
+from spat.training.saving import Saver
 from spat.training.schedule import learning_rate, ramped
 from spat.training.state import Counters, State, copied
 from spat.training.validation import Validation, validate
@@ -72,8 +72,12 @@ class Trainer:
         self.state = State(self.model, optimiser)
         if self._decay(0) is not None:
             self.state.begin_average()
-        self._saved_at = time.monotonic()
+        self.saver = None if self.folder is None else self._saver(self.folder)
+        self._notes: list[str] = []
         self._told_at = -math.inf
+
+    def _saver(self, folder: Path) -> Saver:
+        return Saver(folder, interval(self.settings.save_every, "save_every"), self.describe)
 
     def _optimiser(self) -> torch.optim.SGD:
         settings = self.settings
@@ -86,21 +90,17 @@ class Trainer:
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]:
         """Train to the end, or to the step in which `stop()` becomes true."""
-        if self.defence.warmup_epochs >= self.settings.epochs:
-            text = (
-                f"the first {self.defence.warmup_epochs} epochs train a plainer loss, and this run "
-                f"ends after {self.settings.epochs}: shorten the defence's warm-up."
-            )
+        for text in self._remarks():
             yield Event("note", {"text": text})
         while self.counters.step < self.total and not stop():
             yield from self._train_one()
             if self.counters.step % self.per_epoch == 0:
                 yield from self._end_epoch()
-            elif self._save_is_due():
-                yield self._save()
+            elif self.saver is not None and self.saver.is_due(self.counters.step):
+                yield self.saver.try_to_save(self.state)
         stopped = self.counters.step < self.total
-        if stopped and self.folder is not None:
-            yield self._save()
+        if stopped and self.saver is not None:
+            yield self.saver.save(self.state)
         yield Event(
             "end",
             {
@@ -113,9 +113,17 @@ class Trainer:
 
     def resume(self) -> None:
         """Go on from the newest whole checkpoint of the run folder."""
-        assert self.folder is not None
-        _, tensors, meta = checkpoint.newest(self.folder)
-        self.state.restore(tensors, meta)
+        assert self.saver is not None
+        self._notes += self.saver.restore(self.state)
+
+    def _remarks(self) -> Iterator[str]:
+        """What is worth knowing before the first step."""
+        yield from self._notes
+        if self.defence.warmup_epochs >= self.settings.epochs:
+            yield (
+                f"the first {self.defence.warmup_epochs} epochs train a plainer loss, and this run "
+                f"ends after {self.settings.epochs}: shorten the defence's warm-up."
+            )
 
     @property
     def counters(self) -> Counters:
@@ -170,9 +178,7 @@ class Trainer:
     def _refuse_nonfinite(self, terms: Terms, progress: Progress) -> None:
         if math.isfinite(terms.loss.item()):
             return
-        kept = "there is none yet"
-        if self.folder is not None and list(self.folder.glob("checkpoint-*")):
-            kept = f"it is {checkpoint.newest(self.folder)[0]}"
+        kept = "there is none yet" if self.saver is None else self.saver.last_good()
         raise UserError(
             f"the loss became {terms.loss.item()} at step {progress.step} "
             f"(epoch {progress.epoch}); the update was not made. Lower lr, or lengthen warmup; "
@@ -244,8 +250,10 @@ class Trainer:
                 "seconds": round(counters.seconds, 2),
             },
         )
-        if self.folder is not None:
-            yield self._save()
+        if self.saver is not None:
+            is_last = counters.step == self.total
+            save = self.saver.save if is_last else self.saver.try_to_save
+            yield save(self.state)
 
     def _validate(self) -> Validation | None:
         if self.validation is None:
@@ -267,21 +275,3 @@ class Trainer:
             yield self.model
         finally:
             self.model.load_state_dict(own)
-
-    def _save_is_due(self) -> bool:
-        waited = time.monotonic() - self._saved_at
-        return self.folder is not None and waited > 60 * self.settings.save_every
-
-    def _save(self) -> Event:
-        """Weights for others first; the checkpoint, which marks the state as whole, last."""
-        assert self.folder is not None
-        counters = self.counters
-        facts = {**self.describe, "step": counters.step, "best_epoch": counters.best_epoch}
-        tensorfile.write(self.folder / "last.safetensors", self.state.judged(), facts)
-        if self.state.best:
-            tensorfile.write(self.folder / "best.safetensors", self.state.best, facts)
-        path = checkpoint.save_checkpoint(
-            self.folder, counters.step, self.state.tensors(), {**facts, "counters": vars(counters)}
-        )
-        self._saved_at = time.monotonic()
-        return Event("checkpoint", {"path": str(path), "step": counters.step})

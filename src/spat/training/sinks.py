@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import deque
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from spat.errors import UserError
 from spat.records import Event
+
+WAITING = 10_000  # events kept for a disk that has no room for them, the newest ones
 
 
 class Sink(Protocol):
@@ -17,10 +21,14 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """Append every event to a file, one JSON object a line."""
+    """Append every event to a file, one JSON object a line.
+
+    A disk that is full must not end a run: events wait in memory until they can be written.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.waiting: deque[str] = deque(maxlen=WAITING)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
@@ -28,11 +36,22 @@ class JsonLines:
             raise UserError(f"could not write {path}: {error.strerror}.") from None
 
     def __call__(self, event: Event) -> None:
+        self.waiting.append(json.dumps(event.to_json()) + "\n")
         try:
-            with self.path.open("a") as file:
-                file.write(json.dumps(event.to_json()) + "\n")
-        except OSError as error:
-            raise UserError(f"could not write {self.path}: {error.strerror}.") from None
+            with self.path.open("ab+") as file:
+                mend = b"" if _ends_a_line(file) else b"\n"
+                file.write(mend + "".join(self.waiting).encode())
+        except OSError:
+            return
+        self.waiting.clear()
+
+
+def _ends_a_line(file: IO[bytes]) -> bool:
+    """Not so where a process was killed, or the disk filled up, in the middle of one."""
+    if file.seek(0, os.SEEK_END) == 0:
+        return True
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
 
 
 class TensorBoard:

@@ -6,7 +6,7 @@ Random numbers are not in it: each is a function of the seed and the step.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -26,6 +26,9 @@ class Counters:
     seconds: float = 0.0
     sums: dict[str, float] = field(default_factory=dict)
     seen: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass

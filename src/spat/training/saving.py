@@ -1,0 +1,72 @@
+"""When a run saves, what it leaves in its folder, and how it takes that up again.
+
+A save that fails ends nothing: the checkpoint before it is whole, the run says so and tries again.
+Only the last save of a run has to succeed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spat import tensorfile
+from spat.errors import UserError
+from spat.interval import Interval
+from spat.records import Event
+from spat.training import checkpoint
+from spat.training.state import State
+
+
+@dataclass
+class Saver:
+    """The run folder as the loop sees it."""
+
+    folder: Path
+    every: Interval
+    describe: Mapping[str, Any]
+    tried_at: float = field(default_factory=time.monotonic)
+    tried_step: int = 0
+
+    def is_due(self, step: int) -> bool:
+        waited = time.monotonic() - self.tried_at
+        return self.every.is_over(seconds=waited, steps=step - self.tried_step)
+
+    def save(self, state: State) -> Event:
+        """Weights for others first; the checkpoint, which marks the state as whole, last."""
+        counters = state.counters
+        self.tried_at, self.tried_step = time.monotonic(), counters.step
+        facts = {**self.describe, "step": counters.step, "best_epoch": counters.best_epoch}
+        tensorfile.write(self.folder / "last.safetensors", state.judged(), facts)
+        if state.best:
+            tensorfile.write(self.folder / "best.safetensors", state.best, facts)
+        meta = {**facts, "counters": counters.to_json()}
+        path = checkpoint.save_checkpoint(self.folder, counters.step, state.tensors(), meta)
+        return Event("checkpoint", {"path": str(path), "step": counters.step})
+
+    def try_to_save(self, state: State) -> Event:
+        """For a save that another will follow."""
+        try:
+            return self.save(state)
+        except UserError as error:
+            text = f"{error} The run goes on, and tries again at its next save."
+            return Event("note", {"text": text})
+
+    def restore(self, state: State) -> Iterator[str]:
+        """Take up the newest whole checkpoint; tells what was not as it should be."""
+        if not checkpoint.paths(self.folder):
+            yield "no checkpoint was finished before this run stopped: it begins again"
+            return
+        found = checkpoint.newest(self.folder)
+        state.restore(found.tensors, found.meta)
+        self.tried_step = state.counters.step
+        for problem in found.problems:
+            yield f"{problem} It goes on from {found.path} instead."
+
+    def last_good(self) -> str:
+        """For the error that ends a run."""
+        if not checkpoint.paths(self.folder):
+            return "there is none yet"
+        return f"it is {checkpoint.newest(self.folder).path}"
