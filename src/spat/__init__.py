@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spat.api import attack, data, defence, evaluate, model, train
+    from spat.api import attack, data, defence, evaluate, model, step, train
     from spat.config import Experiment, Training
     from spat.errors import UserError
     from spat.models import CosineHead
@@ -25,6 +25,7 @@ _HOMES = {
     "defence": "spat.api",
     "evaluate": "spat.api",
     "model": "spat.api",
+    "step": "spat.api",
     "train": "spat.api",
     "CosineHead": "spat.models",
     "Experiment": "spat.config",
@@ -40,6 +41,7 @@ __all__ = [  # noqa: RUF022 (in the order of a reader's need)
     "attack",
     "defence",
     "train",
+    "step",
     "evaluate",
     "CosineHead",
     "Experiment",

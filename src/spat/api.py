@@ -17,12 +17,15 @@ from spat.datasets import Images, Splits, carve
 from spat.defences._base import Defence
 from spat.errors import unknown
 from spat.evaluation import evaluate
+from spat.fast import Precision
 from spat.models import build_model
 from spat.records import Event
 from spat.resolve import find_device, require_head
+from spat.training.engine import Engine, sgd
 from spat.training.loop import Trainer
+from spat.training.state import State
 
-__all__ = ["Trained", "attack", "data", "defence", "evaluate", "model", "train"]
+__all__ = ["Trained", "attack", "data", "defence", "evaluate", "model", "step", "train"]
 
 
 def model(name: str, *, seed: int = 0, **settings: Any) -> nn.Module:
@@ -79,8 +82,7 @@ def train(
     settings: those of `spat.config.Training`: epochs, batch_size, lr, schedule, ...
     out: a folder for weights, checkpoints and events; without one nothing is written
     """
-    chosen = catalog.build("defence", defence) if isinstance(defence, str) else defence
-    require_head(model, chosen, type(chosen).__name__.lower())
+    chosen = _chosen(model, defence)
     options = Training(**_known(settings))
     images = _images(x, y)
     kept, held = images, None
@@ -103,6 +105,43 @@ def train(
         sink(event)
     model.load_state_dict(trainer.state.best)
     return Trained(model, trainer.counters.best_epoch, events)
+
+
+def step(
+    model: nn.Module,
+    defence: Defence | str = "spat",
+    *,
+    precision: Precision = "auto",
+    exact: bool = False,
+    lr: float = 0.1,
+    momentum: float = 0.9,
+    weight_decay: float = 2e-4,
+    seed: int = 0,
+) -> Callable[[Tensor, Tensor], float]:
+    """One training step as a function: `step(x, y)` attacks, updates the model, returns the loss.
+
+    x: float images in [0, 1], on the model's device; y: int64 labels
+    precision: float32, bfloat16 (mixed; losses never), or auto: bfloat16 where it is fast
+    exact: attack the model itself in float32: iterates are those of the literal algorithm
+    """
+    chosen = _chosen(model, defence)
+    state = State(model, sgd(model, lr=lr, momentum=momentum, weight_decay=weight_decay))
+    engine = Engine(state, precision=precision, exact=exact)
+
+    def one(x: Tensor, y: Tensor) -> float:
+        done = state.counters.step
+        loss = engine.update(chosen, x, y, seed=seed, step=done, lr=lr).loss
+        state.counters.step += 1
+        return float(loss.detach())
+
+    return one
+
+
+def _chosen(model: nn.Module, defence: Defence | str) -> Defence:
+    """The defence, which must suit the model's head."""
+    chosen = catalog.build("defence", defence) if isinstance(defence, str) else defence
+    require_head(model, chosen, type(chosen).__name__.lower())
+    return chosen
 
 
 def _known(settings: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def log_ratio(z: Tensor, z_adv: Tensor, floor: float = 0.0) -> Tensor:
     floor: added to q inside the logarithm, as some published codes do
     """
     lp, lq = z.log_softmax(1), z_adv.log_softmax(1)
-    return lp.exp() * (lp - _log_plus(lq, floor))
+    return z.softmax(1) * (lp - _log_plus(lq, floor))
 
 
 def kl(z: Tensor, z_adv: Tensor) -> Tensor:

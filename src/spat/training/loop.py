@@ -24,8 +24,8 @@ from spat.defences._base import Defence, Progress, Terms
 from spat.errors import UserError
 from spat.interval import interval
 from spat.records import Event
-from spat.rng import generator, global_seed
-from spat.training.engine import Engine
+from spat.rng import generator
+from spat.training.engine import Engine, sgd
 from spat.training.saving import Saver
 from spat.training.schedule import learning_rate, ramped
 from spat.training.state import Counters, State, copied
@@ -54,22 +54,25 @@ class Trainer:
     describe: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.model.training:  # one in train mode keeps the modules its owner froze
-            self.model.train()
         self.model.to(self.device)
         self.train = self.train.to(self.device)
-        optimiser = self._optimiser()
-        self.engine = Engine(
-            self.model,
-            optimiser,
-            precision=self.settings.precision,
-            exact=self.settings.exact,
-            example=self.train[:EXAMPLES].floats()[0],
-        )
         self.batches = math.ceil(len(self.train) / self.settings.batch_size)
         self.per_epoch = self.batches * self.defence.replays
         self.total = self.per_epoch * self.settings.epochs
+        settings = self.settings
+        optimiser = sgd(
+            self.model,
+            lr=settings.lr,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+        )
         self.state = State(self.model, optimiser)
+        self.engine = Engine(
+            self.state,
+            precision=settings.precision,
+            exact=settings.exact,
+            example=self.train[:EXAMPLES].floats()[0],
+        )
         if self._decay(0) is not None:
             self.state.begin_average()
         self.saver = None if self.folder is None else self._saver(self.folder)
@@ -78,15 +81,6 @@ class Trainer:
 
     def _saver(self, folder: Path) -> Saver:
         return Saver(folder, interval(self.settings.save_every, "save_every"), self.describe)
-
-    def _optimiser(self) -> torch.optim.SGD:
-        settings = self.settings
-        return torch.optim.SGD(
-            [p for p in self.model.parameters() if p.requires_grad],
-            lr=settings.lr,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-        )
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]:
         """Train to the end, or to the step in which `stop()` becomes true."""
@@ -153,17 +147,17 @@ class Trainer:
         return x, y
 
     def _update(self, x: Tensor, y: Tensor, progress: Progress, lr: float) -> Terms:
-        """One update. Dropout draws from a seeded global generator; the attack has its own."""
-        defence = ramped(self.defence, self.settings, progress.step / self.total)
-        noise = generator(self.seed, "attack", progress.step)
-        with global_seed(self.device, self.seed, "forward", progress.step):
-            crafted, terms = self.engine.forward(
-                defence, x, y, rng=noise, noise=self.state.carried_for(x), progress=progress
-            )
-            self._refuse_nonfinite(terms, progress)
-            self.engine.backward(terms.loss)
-        self.state.carry(defence.carry(crafted, x))
-        self.engine.descend(lr)
+        """One update, and a step of the running average of the weights, if there is one."""
+        terms = self.engine.update(
+            ramped(self.defence, self.settings, progress.step / self.total),
+            x,
+            y,
+            seed=self.seed,
+            step=progress.step,
+            lr=lr,
+            progress=progress,
+            accept=lambda terms: self._refuse_nonfinite(terms, progress),
+        )
         decay = self._decay(progress.step)
         if decay is not None:
             self.state.average(decay)
