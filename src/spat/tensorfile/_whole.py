@@ -6,11 +6,11 @@ header, so that one flipped byte is noticed. Nothing here can execute code from 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,9 @@ def write(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) ->
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             partial.unlink()
         raise UserError(
             f"could not write {path}: {error.strerror or error}; what was there before is intact."
@@ -50,18 +50,13 @@ def write(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) ->
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and meta of a file that `write` made; refuses one that changed since."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise UserError(f"there is no checkpoint {path}.") from None
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path} is not a whole safetensors file ({error}).") from None
+    with told(path), safe_open(path, framework="pt") as file:
+        header = file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     text = header.get("spat", "{}")
     ours = "spat" in header or "sha256" in header  # other people's files carry no digest
     if ours and digest(tensors, text) != header.get("sha256"):
-        raise UserError(f"{path} was altered after it was written: its checksum does not match.")
+        raise altered(path)
     return tensors, json.loads(text)
 
 
@@ -70,12 +65,32 @@ def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:
     sha = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
-        sha.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        sha.update(title(name, str(tensor.dtype), tuple(tensor.shape)))
         sha.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return sha.hexdigest()
 
 
-def _sync_folder(folder: Path) -> None:
+def title(name: str, dtype: str, shape: tuple[int, ...]) -> bytes:
+    """What a digest says of a tensor before its bytes."""
+    return f"\n{name} {dtype} {shape}\n".encode()
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """What cannot be read, in one sentence."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}.") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path} is not a whole safetensors file ({error}).") from None
+
+
+def altered(path: Path) -> UserError:
+    return UserError(f"{path} was altered after it was written: its checksum does not match.")
+
+
+def sync_folder(folder: Path) -> None:
     """Make the rename itself durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
