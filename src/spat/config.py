@@ -20,6 +20,15 @@ from spat.errors import UserError, unknown
 from spat.interval import interval
 
 COMPONENTS = {"data": "dataset", "model": "model", "defence": "defence"}
+# What data and defence ask of a model; one of your own is given those that it accepts.
+ASKED = {
+    "classes": int,
+    "channels": int,
+    "size": int,
+    "head": str,
+    "head_bias": bool,
+    "scale": float,
+}
 Flat = Mapping[str, Any]
 Norm = Literal["linf", "l2"]
 
@@ -155,13 +164,15 @@ def known_settings(flat: Flat) -> dict[str, catalog.Setting]:
         name = str(flat.get(key, _default_name(key)))
         summary = f"{kind} by name, see `spat list`"
         known[key] = catalog.Setting(key, str, _default_name(key), summary)
-        if not is_import_path(name):
-            for setting in catalog.settings(kind, name):
-                full = f"{key}.{setting.name}"
-                known[full] = catalog.Setting(
-                    full, setting.annotation, setting.default, setting.help
-                )
+        for setting in _own_settings() if is_import_path(name) else catalog.settings(kind, name):
+            full = f"{key}.{setting.name}"
+            known[full] = catalog.Setting(full, setting.annotation, setting.default, setting.help)
     return known
+
+
+def _own_settings() -> list[catalog.Setting]:
+    about = "given to your own model if it accepts it; by default what suits data and defence"
+    return [catalog.Setting(name, kind, catalog.MISSING, about) for name, kind in ASKED.items()]
 
 
 def is_import_path(name: str) -> bool:

@@ -95,6 +95,7 @@ def test_the_users_own_model_by_import_path(npz: Path, tmp_path: Path) -> None:
     assert train(npz, "own", "--model", "mine.py:make", "--defence", "trades") == 0
     words = f"evaluate mine.py:make --weights own/best.safetensors --data npz --data.path {npz}"
     assert main([*words.split(), "--eps", "8/255", "--attacks", "fgsm"]) == 0
+    assert main(["evaluate", "own", "--attacks", "fgsm"]) == 0  # its settings are read back too
 
 
 def test_dry_run_prints_every_setting_and_writes_nothing(
