@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from spat import config, tensorfile
+from spat.cards import Evidence
 from spat.config import Experiment
 from spat.errors import UserError
-from spat.evaluation import attack_by_name, evaluate, plan_attacks
+from spat.evaluation import Keep, Planned, attack_by_name, evaluate, plan_attacks
 from spat.models import build_model, head_scale
 from spat.records import Event, Outcomes, Record
 from spat.reporting.page import page
@@ -164,12 +165,22 @@ def _measure(plan: Plan, trainer: Trainer, folder: Path, tell: Sink) -> Finished
 
 
 def assess(
-    plan: Plan, model: nn.Module, folder: Path, tell: Sink, *, trained: float | None = None
+    plan: Plan,
+    model: nn.Module,
+    folder: Path,
+    tell: Sink,
+    *,
+    trained: float | None = None,
+    evidence: Evidence | None = None,
 ) -> Finished:
-    """Evaluate a model as the plan says; leave outcomes, record and page in the folder."""
+    """Evaluate a model as the plan says; leave outcomes, record and page in the folder.
+
+    evidence: listens, and writes a card or the adversarial images where that was asked for
+    """
     given, begun = plan.experiment, time.perf_counter()
     x, y = plan.splits.test[: given.n].floats()
-    album = Album(min(len(x), CANDIDATES))
+    album, evidence = Album(min(len(x), CANDIDATES)), evidence or Evidence()
+    evidence.begin(x, y, [one.label for one in planned_attacks(plan, model)])
     outcomes = evaluate(
         model.to(plan.device),
         x.to(plan.device),
@@ -178,16 +189,16 @@ def assess(
         eps=plan.eps,
         norm=given.norm,
         seed=given.seed,
-        sink=tell,
-        keep=album.keep,
+        sink=_fan_out((tell, evidence.hear)),
+        keep=_keep_all(album.keep, evidence.keep),
     )
     seconds = {"evaluation": round(time.perf_counter() - begun, 1)}
     if trained is not None:
         seconds["training"] = round(trained, 1)
-    record = make_record(plan, outcomes, model, seconds)
+    record, names = make_record(plan, outcomes, model, seconds), plan.splits.train.names
     write_json(folder / "outcomes.json", outcomes.to_json())
     write_json(folder / "record.json", record.to_json())
-    names = plan.splits.train.names
+    evidence.finish(record, outcomes, x, y, names)
     log = folder / "events.jsonl"
     events = read_events(log) if log.exists() else []
     html = page(record, outcomes, events, album.pictures(x, outcomes, names), names)
@@ -198,8 +209,6 @@ def assess(
 def make_record(
     plan: Plan, outcomes: Outcomes, model: nn.Module, seconds: Mapping[str, float]
 ) -> Record:
-    given = plan.experiment
-    ran = plan_attacks(given.attacks, eps=plan.eps, norm=given.norm, scale=head_scale(model))
     return Record(
         settings=plan.flat,
         settings_hash=config.digest(plan.flat),
@@ -208,10 +217,23 @@ def make_record(
         measured=measured(outcomes),
         seeds={"training": plan.experiment.seed, "evaluation": plan.experiment.seed},
         weights_sha256=tensorfile.digest(model.state_dict()),
-        attacks={one.label: repr(one.attack) for one in ran},
+        attacks={one.label: repr(one.attack) for one in planned_attacks(plan, model)},
         seconds=seconds,
         **provenance(gpu_name(plan.device)),
     )
+
+
+def planned_attacks(plan: Plan, model: nn.Module) -> list[Planned]:
+    given = plan.experiment
+    return plan_attacks(given.attacks, eps=plan.eps, norm=given.norm, scale=head_scale(model))
+
+
+def _keep_all(*keeps: Keep) -> Keep:
+    def keep(label: str, index: Tensor, x_adv: Tensor, predicted: Tensor) -> None:
+        for one in keeps:
+            one(label, index, x_adv, predicted)
+
+    return keep
 
 
 class Album:

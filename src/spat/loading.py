@@ -23,22 +23,36 @@ def load_target(
 
     weights: `best` or `last` of a run folder, or a file, for a model given as code
     """
-    path = Path(target)
+    path, file = Path(target), weights_file(target, weights)
     if path.is_dir():
-        saved = config.flatten(load_run(path))
-        return _planned({**saved, **flags}, _in_folder(path, weights))
+        return load_planned({**config.flatten(load_run(path)), **flags}, file)
     if config.is_import_path(target):
-        file = None if weights in ("best", "last") else Path(weights)
-        return _planned({"defence": "natural", **flags, "model": target}, file)
+        return load_planned({"defence": "natural", **flags, "model": target}, file)
     if not path.exists():
         raise UserError(
             f"there is no {target}: give a run folder, a weights file or package.module:factory."
         )
-    return _planned({**_settings_of(path, flags), **flags}, path)
+    return load_planned({**_settings_of(path, flags), **flags}, file)
 
 
-def _in_folder(folder: Path, weights: str) -> Path:
-    return folder / f"{weights}.safetensors" if weights in ("best", "last") else Path(weights)
+def weights_file(target: str, weights: str = "best") -> Path | None:
+    """Where the weights of a target are read from; code may do without a file."""
+    path, named = Path(target), weights in ("best", "last")
+    if path.is_dir():
+        return path / f"{weights}.safetensors" if named else Path(weights)
+    if config.is_import_path(target):
+        return None if named else Path(weights)
+    return path
+
+
+def load_planned(flat: Mapping[str, Any], weights: Path | None) -> tuple[Plan, nn.Module]:
+    """The model that settings describe, with these weights, and their plan."""
+    plan = resolve(config.experiment(flat))
+    choice = plan.experiment.model
+    model = build_model(choice.name, **choice.settings)
+    if weights is not None:
+        checkpoint.load_weights(model, weights)
+    return plan, model.to(plan.device).eval()
 
 
 def _settings_of(path: Path, flags: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -50,12 +64,3 @@ def _settings_of(path: Path, flags: Mapping[str, Any]) -> Mapping[str, Any]:
     if "model" not in flags:
         raise UserError(f"{path} does not say which model it belongs to; give --model NAME.")
     return {"defence": "natural"}
-
-
-def _planned(flat: Mapping[str, Any], weights: Path | None) -> tuple[Plan, nn.Module]:
-    plan = resolve(config.experiment(flat))
-    choice = plan.experiment.model
-    model = build_model(choice.name, **choice.settings)
-    if weights is not None:
-        checkpoint.load_weights(model, weights)
-    return plan, model.to(plan.device).eval()

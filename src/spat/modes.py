@@ -41,6 +41,17 @@ def borrowed(model: nn.Module, device: torch.device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def full_float32() -> Iterator[None]:
+    """Convolutions in float32 on a GPU too, which by default shortens what it multiplies."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+
+
 class Substituted(nn.Module):
     """A model seen with other parameters or buffers, by name; it is not written to.
 

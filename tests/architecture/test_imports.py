@@ -15,7 +15,7 @@ LEVELS = [
     {"defences"},
     {"training", "evaluation", "results"},
     {"reporting"},
-    {"resolve"},
+    {"resolve", "cards"},
     {"experiment"},
     {"recipes", "loading", "api"},
     {"cli"},
