@@ -321,3 +321,12 @@ def test_modes_of_a_model_in_training() -> None:
     assert torch.equal(frozen.model.bn2.running_mean, before)  # type: ignore[union-attr, arg-type]
     asleep = trainer().model.eval()
     assert dataclasses.replace(trainer(), model=asleep).model.training
+
+
+@pytest.mark.parametrize("name", ["n-fgsm", "fgsm-rs", "awp-trades", "madry"])
+def test_the_best_epoch_is_chosen_at_the_eps_to_defend_against(name: str) -> None:
+    """N-FGSM trains on images up to three eps away, where no epoch would hold anything."""
+    subject = trainer(epochs=1)
+    subject.defence = spat.defence(name, **{"attack.eps": 0.1})
+    (epoch,) = [event for event in subject.run() if event.kind == "epoch"]
+    assert epoch.values["val_attack"] == "pgd-10 on the margin at eps 0.1"

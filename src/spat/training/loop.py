@@ -255,7 +255,7 @@ class Trainer:
         chosen = self.validation[: self.settings.validation_images].to(self.device)
         with self._judged_model() as model:
             attacked = self.engine.attacked()
-            return validate(model, attacked, chosen, self.defence.inner, self.seed)
+            return validate(model, attacked, chosen, self.defence.attack, self.seed)
 
     @contextmanager
     def _judged_model(self) -> Iterator[nn.Module]:

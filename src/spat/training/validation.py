@@ -24,13 +24,14 @@ class Validation:
 
 
 def validate(
-    model: nn.Module, attacked: nn.Module, images: Images, inner: PGD, seed: int
+    model: nn.Module, attacked: nn.Module, images: Images, budget: PGD, seed: int
 ) -> Validation:
     """Clean accuracy, and accuracy under a margin attack, which no scale of the logits weakens.
 
     attacked: a faster equivalent, say; the verdict is the model's own all the same
+    budget: an attack with the eps and norm to defend against; N-FGSM trains beyond its own
     """
-    attack = PGD(eps=inner.eps, norm=inner.norm, steps=STEPS, loss="margin")
+    attack = PGD(eps=budget.eps, norm=budget.norm, steps=STEPS, loss="margin")
     correct = held = 0
     for start in range(0, len(images), BATCH):
         part = images[start : start + BATCH]
@@ -41,5 +42,5 @@ def validate(
             x_adv = attack(attacked, x, y, rng=source)
             both = right & (model(x_adv).argmax(1) == y)
         correct, held = correct + int(right.sum()), held + int(both.sum())
-    name = f"pgd-{STEPS} on the margin at eps {inner.eps:.4g}"
+    name = f"pgd-{STEPS} on the margin at eps {budget.eps:.4g}"
     return Validation(correct / len(images), held / len(images), name)
