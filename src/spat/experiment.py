@@ -91,11 +91,14 @@ def load_run(folder: Path) -> Experiment:
     path = folder / "settings.json"
     try:
         saved = json.loads(path.read_text())
-        return config.experiment(saved["settings"])
     except FileNotFoundError:
         raise UserError(f"{folder} is not a run folder: it has no settings.json.") from None
-    except (json.JSONDecodeError, KeyError, TypeError):
-        raise UserError(f"{path} is not a whole settings file.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        saved = None
+    settings = saved.get("settings") if isinstance(saved, dict) else None
+    if not isinstance(settings, dict):
+        raise UserError(f"{path} is not a whole settings file.")
+    return config.experiment(settings)
 
 
 def make_trainer(plan: Plan, folder: Path | None) -> Trainer:

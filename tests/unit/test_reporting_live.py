@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import re
 import sys
@@ -158,3 +159,24 @@ def test_what_is_written_to_standard_error_meanwhile_stands_above(
         print("a warning", file=sys.stderr)
     assert sys.stderr is out
     assert "a warning" in out.text
+
+
+@pytest.mark.parametrize("base", [io.StringIO, Terminal])
+def test_a_terminal_that_is_closed_ends_no_run(base: type[TextIO]) -> None:
+    """The first event that cannot be shown is the last that is tried."""
+
+    class Closing(base):  # type: ignore[valid-type, misc]
+        is_closed = False
+
+        def write(self, text: str) -> int:
+            if self.is_closed:
+                raise OSError(errno.EIO, "Input/output error")
+            return int(super().write(text))
+
+    stream, displays = Closing(), []
+    with Live(stream, environ=TERMINAL) as live:
+        for at in range(3):
+            live(Event("epoch", EPOCH, float(at)))
+            displays.append(type(live._display).__name__)
+            stream.is_closed = True
+    assert displays == ["Plain" if base is io.StringIO else "Moving", "Silent", "Silent"]

@@ -1,7 +1,7 @@
 """Find the verb, run it, and turn errors into one line and an exit code.
 
-Exit codes: 0 done; 2 something to correct, told in one sentence; 130 or 143 stopped by Ctrl-C or
-SIGTERM (a training run has then left a checkpoint to go on from).
+Exit codes: 0 done; 2 something to correct, told in one sentence; 130, 143 or 129 stopped by Ctrl-C,
+SIGTERM or the end of its terminal (a training run has then left a checkpoint to go on from).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Threads that spin while they wait make a run many times slower wherever another process wants
     # a core too. OpenMP reads this once, when torch is first imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _open_what_is_closed()
     try:
         return _dispatch(arguments)
     except UserError as error:
@@ -35,6 +36,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `spat list | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _open_what_is_closed() -> None:
+    """What is said by a process that was started without standard output or error goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def verbs() -> list[str]:

@@ -5,7 +5,7 @@
   spat train --recipe cifar10-common --defence trades --out runs/third
   spat train --resume runs/first
 
-Ctrl-C and SIGTERM finish the step, leave a checkpoint and exit with 130 or 143.
+Ctrl-C, SIGTERM and SIGHUP finish the step, leave a checkpoint and exit with 130, 143 or 129.
 """
 
 from __future__ import annotations

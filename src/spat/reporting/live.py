@@ -40,15 +40,12 @@ class Live:
     def __init__(
         self, stream: TextIO | None = None, *, environ: Mapping[str, str] | None = None
     ) -> None:
-        # None where a process was started with a closed standard error
-        self.stream: TextIO | None = stream if stream is not None else sys.stderr
+        self.stream = stream if stream is not None else sys.stderr
         self.environ = os.environ if environ is None else environ
 
     def __enter__(self) -> Self:
-        self._display: Display = Silent()
-        if self.stream is not None:
-            plain = is_plain(self.stream, self.environ)
-            self._display = Plain(self.stream) if plain else Moving(self.stream)
+        plain = is_plain(self.stream, self.environ)
+        self._display: Display = Plain(self.stream) if plain else Moving(self.stream)
         return self
 
     def __call__(self, event: Event) -> None:
