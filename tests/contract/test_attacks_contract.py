@@ -13,17 +13,18 @@ from conftest import Convolutional, Linear
 from spat import catalog
 from spat.attacks._base import Attack
 from spat.rng import PerExample
-from spat.threat import threat
+from spat.threat import Norm, threat
 
 ATTACKS = catalog.names("attack")
+NORMS: list[Norm] = ["linf", "l2"]
 QUICK = {"steps": 3, "queries": 20, "restarts": 2}
 
 
-def build(name: str, **settings: object) -> Attack:
+def build(name: str, quick: dict[str, int] = QUICK, **settings: object) -> Attack:
     """The attack with few steps: the battery tests conduct, not strength."""
     known = {setting.name for setting in catalog.settings("attack", name)}
-    quick = {key: value for key, value in QUICK.items() if key in known}
-    return spat.attack(name, **{**quick, **settings})
+    fewer = {key: value for key, value in quick.items() if key in known}
+    return spat.attack(name, **{**fewer, **settings})
 
 
 def snapshot(model: nn.Module) -> tuple[object, ...]:
@@ -47,10 +48,10 @@ def same(a: object, b: object) -> bool:
     return a == b
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", ATTACKS)
 def test_stays_in_the_threat_set(
-    name: str, norm: str, convolutional: Convolutional, images: tuple[Tensor, Tensor]
+    name: str, norm: Norm, convolutional: Convolutional, images: tuple[Tensor, Tensor]
 ) -> None:
     x, y = images
     eps = 0.1 if norm == "linf" else 0.5
@@ -64,22 +65,24 @@ def test_stays_in_the_threat_set(
     assert float(threat(norm, eps).distance(x_adv, x).max()) <= eps + 1e-6
 
 
+@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", ATTACKS)
 def test_leaves_everything_as_it_was(
-    name: str, convolutional: Convolutional, images: tuple[Tensor, Tensor]
+    name: str, norm: Norm, convolutional: Convolutional, images: tuple[Tensor, Tensor]
 ) -> None:
     x, y = images
     convolutional(x).sum().backward()  # so that there are gradients to disturb
     before, x_before = snapshot(convolutional), x.clone()
-    build(name, eps=0.1)(convolutional, x, y)
+    build(name, eps=0.1, norm=norm)(convolutional, x, y)
     assert same(before, snapshot(convolutional))
     assert torch.equal(x, x_before)
     assert x.requires_grad is False
 
 
+@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", ATTACKS)
 def test_leaves_everything_as_it_was_after_an_exception(
-    name: str, convolutional: Convolutional, images: tuple[Tensor, Tensor]
+    name: str, norm: Norm, convolutional: Convolutional, images: tuple[Tensor, Tensor]
 ) -> None:
     calls = 0
 
@@ -94,22 +97,23 @@ def test_leaves_everything_as_it_was_after_an_exception(
     before = snapshot(convolutional)
     with pytest.raises(RuntimeError, match="the model broke"):
         # A wide ball, so that no attack is done before the model breaks.
-        build(name, eps=0.5)(convolutional, *images)
+        build(name, eps=0.5, norm=norm)(convolutional, *images)
     assert same(before, snapshot(convolutional))
 
 
+@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", ATTACKS)
 def test_zero_budget_is_the_identity(
-    name: str, convolutional: Convolutional, images: tuple[Tensor, Tensor]
+    name: str, norm: Norm, convolutional: Convolutional, images: tuple[Tensor, Tensor]
 ) -> None:
     x, y = images
-    assert torch.equal(build(name, eps=0.0)(convolutional, x, y), x)
+    assert torch.equal(build(name, eps=0.0, norm=norm)(convolutional, x, y), x)
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", ATTACKS)
 def test_one_by_one_equals_batch(
-    name: str, norm: str, convolutional: Convolutional, images: tuple[Tensor, Tensor]
+    name: str, norm: Norm, convolutional: Convolutional, images: tuple[Tensor, Tensor]
 ) -> None:
     x, y = (part.double() if part.is_floating_point() else part for part in images)
     attack, source = build(name, eps=0.1, norm=norm), PerExample(1, torch.arange(len(x)))
@@ -141,44 +145,53 @@ def test_works_inside_no_grad(
     assert torch.equal(inside, attack(convolutional, *images, rng=3))
 
 
-def least_eps(model: Linear, x: Tensor, y: Tensor) -> Tensor:
-    """[n] the exact l-infinity distance to another class, away from the pixel box."""
+def least_eps(model: Linear, x: Tensor, y: Tensor, norm: Norm) -> Tensor:
+    """[n] the exact distance to another class, away from the pixel box: a gap by its dual norm."""
     z, w = model(x).detach(), model.weight.detach()
-    gaps = (z.gather(1, y[:, None]) - z) / (w[y][:, None] - w[None]).abs().sum(2)
+    slope = w[y][:, None] - w[None]
+    dual = slope.abs().sum(2) if norm == "linf" else slope.square().sum(2).sqrt()
+    gaps = (z.gather(1, y[:, None]) - z) / dual
     return gaps.scatter(1, y[:, None], torch.inf).amin(1)
 
 
-@pytest.mark.parametrize("name", ATTACKS)
-def test_breaks_a_linear_model_at_twice_the_least_budget(name: str) -> None:
+def linear_task() -> tuple[Linear, Tensor, Tensor]:
     rng = torch.Generator().manual_seed(0)
     model = Linear(torch.randn(4, 16, generator=rng), torch.zeros(4))
     x = 0.45 + 0.1 * torch.rand(5, 1, 4, 4, generator=rng)
-    y = model(x).argmax(1)
-    eps = 2 * least_eps(model, x, y)
-    x_adv = spat.attack(name, eps=eps)(model, x, y, rng=0)
+    return model, x, model(x).argmax(1)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", ATTACKS)
+def test_breaks_a_linear_model_at_twice_the_least_budget(name: str, norm: Norm) -> None:
+    model, x, y = linear_task()
+    x_adv = spat.attack(name, eps=2 * least_eps(model, x, y, norm), norm=norm)(model, x, y, rng=0)
     assert bool((model(x_adv).argmax(1) != y).all())
 
 
+@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", ATTACKS)
-def test_breaks_nothing_below_the_least_budget(name: str) -> None:
-    rng = torch.Generator().manual_seed(0)
-    model = Linear(torch.randn(4, 16, generator=rng), torch.zeros(4))
-    x = 0.45 + 0.1 * torch.rand(5, 1, 4, 4, generator=rng)
-    y = model(x).argmax(1)
-    x_adv = spat.attack(name, eps=0.99 * least_eps(model, x, y))(model, x, y, rng=0)
+def test_breaks_nothing_below_the_least_budget(name: str, norm: Norm) -> None:
+    model, x, y = linear_task()
+    eps = 0.99 * least_eps(model, x, y, norm)
+    x_adv = build(name, {"queries": 300}, eps=eps, norm=norm)(model, x, y, rng=0)
     assert bool((model(x_adv).argmax(1) == y).all())
 
 
+@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", ATTACKS)
-def test_per_example_budget(
-    name: str, convolutional: Convolutional, images: tuple[Tensor, Tensor]
+def test_each_example_keeps_to_its_own_budget(
+    name: str, norm: Norm, convolutional: Convolutional, images: tuple[Tensor, Tensor]
 ) -> None:
-    x, y = images
-    eps = torch.tensor([0.0, 0.05, 0.1, 0.0, 0.2, 0.3])
-    x_adv = build(name, eps=eps)(convolutional, x, y, rng=0)
-    moved = (x_adv - x).abs().flatten(1).amax(1)
-    assert bool((moved <= eps + 1e-6).all())
-    assert torch.equal(x_adv[0], x[0])
+    x, y, model = images[0].double(), images[1], convolutional.double()
+    budgets, source = [0.0, 0.05, 0.1, 0.0, 0.2, 0.3], PerExample(1, torch.arange(len(x)))
+    eps = torch.tensor(budgets, dtype=x.dtype)
+    x_adv = build(name, eps=eps, norm=norm)(model, x, y, rng=source)
+    assert bool((threat(norm, eps).distance(x_adv, x) <= eps + 1e-9).all())
+    for i, budget in enumerate(budgets):
+        at = torch.tensor([i])
+        alone = build(name, eps=budget, norm=norm)(model, x[at], y[at], rng=source[at])
+        assert torch.allclose(x_adv[at], alone, atol=1e-9)
 
 
 BAD_INPUT = [

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from spat.attacks import _ball as ball
 from spat.attacks._plane import shortest_move
-from spat.threat import Norm, threat
+from spat.rng import PerExample
+from spat.threat import Norm, column, threat
 
 NORMS: list[Norm] = ["linf", "l2"]
 seeds = st.integers(0, 2**31)
@@ -21,10 +22,18 @@ TIGHT = 1e-9
 CALM = settings(max_examples=60, deadline=None)  # other work on the machine is no failure
 
 
-def batch(seed: int, n: int = 3, spread: float = 2.0) -> tuple[Tensor, Tensor]:
-    """Clean images, some pixels in the corners of the box, and points anywhere around them."""
+SHAPES = [(2, 2, 3), (12,), (1, 1, 1), (3, 1, 5), (1, 7, 2), (2, 3)]
+
+
+def batch(seed: int, spread: float = 2.0) -> tuple[Tensor, Tensor]:
+    """Clean images, some pixels in the corners of the box, and points anywhere around them.
+
+    One to three of any shape, also none that an image has: a projection asks for rows only.
+    """
     rng = torch.Generator().manual_seed(seed)
-    x = torch.rand(n, 2, 2, 3, generator=rng, dtype=torch.float64)
+    shape = SHAPES[int(torch.randint(len(SHAPES), (), generator=rng))]
+    n = int(torch.randint(1, 4, (), generator=rng))
+    x = torch.rand(n, *shape, generator=rng, dtype=torch.float64)
     x = torch.where(torch.rand(x.shape, generator=rng) < 0.3, x.round(), x)
     return x, x + spread * torch.randn(x.shape, generator=rng, dtype=torch.float64)
 
@@ -83,10 +92,46 @@ def test_linf_is_the_nearest_point(seed: int, eps: float) -> None:
 def test_l2_scales_the_change_and_then_clips(seed: int, eps: float) -> None:
     x, z = batch(seed)
     change = (z - x).numpy()
-    length = np.sqrt((change**2).sum((1, 2, 3), keepdims=True))
+    length = np.sqrt((change**2).reshape(len(x), -1).sum(1)).reshape(-1, *[1] * (x.ndim - 1))
     expected = np.clip(x.numpy() + change * np.minimum(1, eps / length), 0, 1)
     for projected in projections("l2", z, x, torch.full((len(x),), eps, dtype=x.dtype)):
         np.testing.assert_allclose(projected.numpy(), expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@given(seed=seeds, eps=budgets)
+@CALM
+def test_float32_stays_in_the_box_and_within_a_rounding_of_the_ball(
+    norm: Norm, seed: int, eps: float
+) -> None:
+    x, z = (v.float() for v in batch(seed))
+    for projected in projections(norm, z, x, torch.full((len(x),), eps)):
+        assert bool(((projected >= 0) & (projected <= 1)).all())
+        assert bool((threat(norm, eps).distance(projected, x) <= eps + 1e-6).all())
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@given(seed=seeds, eps=budgets)
+@CALM
+def test_a_budget_is_one_number_or_one_a_row(norm: Norm, seed: int, eps: float) -> None:
+    x, z = batch(seed)
+    one = threat(norm, eps).project(z, x)
+    for same in (torch.tensor(eps, dtype=x.dtype), torch.full((len(x),), eps, dtype=x.dtype)):
+        torch.testing.assert_close(threat(norm, same).project(z, x), one, rtol=0, atol=TIGHT)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@given(seed=seeds)
+@CALM
+def test_a_move_is_the_steepest_step_and_then_the_projection(norm: Norm, seed: int) -> None:
+    """Bit for bit, also in float32, in the corners of the box and where the gradient is zero."""
+    for x, z in (batch(seed), [v.float() for v in batch(seed)]):
+        rng = torch.Generator().manual_seed(seed)
+        eps, size = torch.rand(2, len(x), generator=rng).to(x)
+        gradient = (torch.randn(x.shape, generator=rng) * (z > 0)).to(x)
+        kind, step = threat(norm, eps), column(size, x)
+        expected = kind.project(z + step * kind.steepest(gradient), x)
+        assert torch.equal(kind.mover(x, step)(z.clone(), gradient), expected)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -96,8 +141,47 @@ def test_the_steepest_step_has_length_one_and_the_dual_norm_as_gain(norm: Norm, 
     _, g = batch(seed)
     for step in (ball.steepest(norm, g), threat(norm, 0.1).steepest(g)):
         torch.testing.assert_close(ball.size(norm, step), torch.ones(len(g)).double())
-        dual = g.abs().sum((1, 2, 3)) if norm == "linf" else g.square().sum((1, 2, 3)).sqrt()
-        torch.testing.assert_close((step * g).sum((1, 2, 3)), dual)
+        flat = g.flatten(1)
+        dual = flat.abs().sum(1) if norm == "linf" else flat.square().sum(1).sqrt()
+        torch.testing.assert_close((step * g).flatten(1).sum(1), dual)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@given(seed=seeds)
+@CALM
+def test_distance_is_the_norm_that_numpy_computes(norm: Norm, seed: int) -> None:
+    x, z = batch(seed)
+    order = {"linf": np.inf, "l2": 2}[norm]
+    expected = np.linalg.norm((z - x).flatten(1).numpy(), ord=order, axis=1)
+    for found in (threat(norm, 0.1).distance(z, x), ball.size(norm, z - x)):
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@given(seed=seeds)
+@CALM
+def test_a_start_lies_in_the_ball_and_each_row_has_its_own(norm: Norm, seed: int) -> None:
+    x, _ = batch(seed)
+    eps = torch.rand(len(x), generator=torch.Generator().manual_seed(seed)).double()
+    source = PerExample(seed, torch.arange(len(x)))
+    start = threat(norm, eps).start(x, source)
+    assert bool((threat(norm, eps).distance(x + start, x) <= eps + TIGHT).all())
+    for i in range(len(x)):
+        at = torch.tensor([i])
+        alone = threat(norm, eps[at]).start(x[at], source[at])
+        torch.testing.assert_close(start[at], alone, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_starts_are_uniform_in_the_ball(norm: Norm) -> None:
+    """Of d pixels: the share within r eps of the middle is r^d, in either norm."""
+    x, eps, d = torch.zeros(20_000, 3), 0.5, 3
+    for source in (PerExample(0, torch.arange(len(x))), torch.Generator().manual_seed(0)):
+        start = threat(norm, eps).start(x, source)
+        size = ball.size(norm, start) / eps
+        for r in (0.3, 0.6, 0.9):
+            assert float((size <= r).float().mean()) == pytest.approx(r**d, abs=0.015)
+        assert bool((start.mean(0).abs() < 0.01).all())
 
 
 @pytest.mark.parametrize("norm", NORMS)

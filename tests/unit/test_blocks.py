@@ -15,7 +15,7 @@ from conftest import Convolutional
 from spat.attacks.pgd import PGD
 from spat.defences._base import Defence
 from spat.fast import Split, run_blocks, split, surrogate
-from spat.threat import Linf, threat
+from spat.threat import Linf
 
 CPU = torch.device("cpu")
 
@@ -94,16 +94,3 @@ def test_a_budget_for_each_example_keeps_to_its_example(
     eps = torch.linspace(0.01, 0.2, 64)
     x_adv = PGD(eps=eps, steps=3)(surrogate(convolutional, precision="float32"), x, y, rng=0)
     assert torch.allclose(Linf(eps).distance(x_adv, x), eps, atol=1e-6)
-
-
-@pytest.mark.parametrize(("norm", "eps", "size"), [("linf", 0.1, 0.07), ("l2", 0.5, 0.3)])
-def test_a_move_is_a_step_and_a_projection(norm: str, eps: float, size: float) -> None:
-    """Bit for bit; also for pixels at the ends of the box, and where the gradient is zero."""
-    rng = torch.Generator().manual_seed(0)
-    x, ball = torch.rand(5, 1, 6, 6, generator=rng), threat(norm, eps)
-    x[0], x[1] = 0.0, 1.0
-    x_adv = ball.project(x + 0.2 * torch.randn(x.shape, generator=rng), x)
-    gradient = torch.randn(x.shape, generator=rng)
-    gradient[:, :, 0] = 0.0
-    literal = ball.project(x_adv + size * ball.steepest(gradient), x)
-    assert torch.equal(ball.mover(x, size)(x_adv.clone(), gradient), literal)

@@ -160,6 +160,24 @@ def test_restarts_keep_the_worst_of_each_example() -> None:
     assert bool((Trap()(ten).argmax(1) != y).all())
 
 
+class Hesitant(nn.Module):
+    """On one side of x = 0.5 a higher loss without misclassification, on the other a lower with."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        t = x.flatten(1)[:, 0] - 0.5
+        two_rivals = torch.stack([0 * t, -18 * t - 1, -18 * t - 1], 1)
+        one_rival = torch.stack([0 * t, 24 * t - 1, 0 * t - 50], 1)
+        return torch.where(t[:, None] > 0, one_rival, two_rivals)
+
+
+def test_restarts_prefer_a_misclassified_image_to_a_high_loss() -> None:
+    x, y, model = torch.full((64, 1, 1, 1), 0.5), torch.zeros(64).long(), Hesitant()
+    far = [nn.functional.cross_entropy(model(x + t), y) for t in (-0.05, 0.05)]
+    assert far[0] > far[1]  # else the order would not be tested
+    ten = spat.attack("pgd", eps=0.05, steps=10, restarts=10)(model, x, y, rng=0)
+    assert bool((model(ten).argmax(1) != y).all())
+
+
 def test_the_margin_ignores_the_label_even_when_all_others_are_negative() -> None:
     """A mask that multiplies would read the label's slot as 0 and stop the gradient."""
     z = torch.tensor([[0.5, -0.2, -0.9]], requires_grad=True)
