@@ -1,10 +1,19 @@
-"""What many tests share: one thread (tests run side by side), small models that know answers."""
+"""What many tests share: one thread (tests run side by side), small models that know answers.
+
+For the command line: a model and data of one's own, and the one line that a mistake gets.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+
+from spat.cli.main import main
 
 torch.set_num_threads(1)
 
@@ -58,3 +67,37 @@ def convolutional() -> Convolutional:
 def images() -> tuple[Tensor, Tensor]:
     rng = torch.Generator().manual_seed(5)
     return torch.rand(6, 2, 8, 8, generator=rng), torch.randint(0, 4, (6,), generator=rng)
+
+
+OWN_MODEL = """
+from torch import nn
+def make(classes, channels):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64 * channels, classes))
+"""
+
+
+@pytest.fixture
+def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder: a linear model in mine.py, two classes that overlap in own.npz."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    y = np.arange(40) % 2
+    x = (rng.random((40, 8, 8, 1)) * 200 + 40 * y[:, None, None, None]).astype(np.uint8)
+    np.savez("own.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    Path("mine.py").write_text(OWN_MODEL)
+    return tmp_path
+
+
+@pytest.fixture
+def mistake(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that is to fail: exit code 2 and the one line that it gives back."""
+
+    def run(*arguments: str) -> str:
+        capsys.readouterr()
+        assert main(list(arguments)) == 2
+        text = capsys.readouterr().err.strip()
+        assert text.startswith("spat: ")
+        assert "\n" not in text
+        return text
+
+    return run

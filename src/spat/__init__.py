@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spat.api import attack, data, defence, evaluate, model, step, train
+    from spat.api import attack, data, defence, evaluate, model, step, train, transfer
     from spat.config import Experiment, Training
     from spat.errors import UserError
     from spat.models import CosineHead
@@ -27,6 +27,7 @@ _HOMES = {
     "model": "spat.api",
     "step": "spat.api",
     "train": "spat.api",
+    "transfer": "spat.api",
     "CosineHead": "spat.models",
     "Experiment": "spat.config",
     "Outcomes": "spat.records",
@@ -43,6 +44,7 @@ __all__ = [  # noqa: RUF022 (in the order of a reader's need)
     "train",
     "step",
     "evaluate",
+    "transfer",
     "CosineHead",
     "Experiment",
     "Outcomes",

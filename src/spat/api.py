@@ -16,7 +16,7 @@ from spat.contracts import check_images, check_labels
 from spat.datasets import Images, Splits, carve
 from spat.defences._base import Defence
 from spat.errors import unknown
-from spat.evaluation import evaluate
+from spat.evaluation import evaluate, transfer
 from spat.fast import Precision
 from spat.models import build_model
 from spat.records import Event
@@ -25,7 +25,7 @@ from spat.training.engine import Engine, sgd
 from spat.training.loop import Trainer
 from spat.training.state import State
 
-__all__ = ["Trained", "attack", "data", "defence", "evaluate", "model", "step", "train"]
+__all__ = ["Trained", "attack", "data", "defence", "evaluate", "model", "step", "train", "transfer"]
 
 
 def model(name: str, *, seed: int = 0, **settings: Any) -> nn.Module:

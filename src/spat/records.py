@@ -152,3 +152,30 @@ class Record:
     def from_json(cls, saved: Mapping[str, Any]) -> Record:
         measured = tuple(Measured(**row) for row in saved["measured"])
         return cls(**{**saved, "measured": measured, "doubts": tuple(saved["doubts"])})
+
+
+@dataclass(frozen=True)
+class Transferred:
+    """What images crafted on each source do to each target, a row per example and model.
+
+    sources: the sources under their own attack, by its name: the white-box result
+    targets: the targets, under columns such as `pgd-20 from lenet5`
+    attacks: for each source, its attacks by name with all their settings
+    """
+
+    sources: Mapping[str, Outcomes]
+    targets: Mapping[str, Outcomes]
+    attacks: Mapping[str, Mapping[str, str]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "attacks": {source: dict(own) for source, own in self.attacks.items()},
+            "sources": {name: found.to_json() for name, found in self.sources.items()},
+            "targets": {name: found.to_json() for name, found in self.targets.items()},
+        }
+
+
+def transferred_from(attack: str, source: str) -> str:
+    """The column of a target's Outcomes."""
+    return f"{attack} from {source}"

@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from spat.cli.main import main
 
-MODEL = """
-from torch import nn
-def make(classes, channels):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64 * channels, classes))
-"""
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a model of one's own and two classes of images that overlap."""
-    monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    y = np.arange(40) % 2
-    x = (rng.random((40, 8, 8, 1)) * 200 + 40 * y[:, None, None, None]).astype(np.uint8)
-    np.savez("own.npz", x_train=x, y_train=y, x_test=x, y_test=y)
-    Path("mine.py").write_text(MODEL)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("own_place")
 
 
 def evaluate(*more: str) -> int:
@@ -39,31 +23,28 @@ def saved() -> int:
     return evaluate("--save-adversarial", "out/images.safetensors")
 
 
-def error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    capsys.readouterr()
-    assert main(list(arguments)) == 2
-    text = capsys.readouterr().err.strip()
-    assert text.startswith("spat: ")
-    assert "\n" not in text
-    return text
-
-
 def test_a_card_is_verified_where_it_was_made_and_elsewhere(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    own_place: Path,
+    capsys: pytest.CaptureFixture[str],
+    mistake: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert saved() == 0
     assert "check it with: spat verify out/card.json" in capsys.readouterr().out
-    assert sorted(p.name for p in (place / "out").iterdir()) == ["card.json", "images.safetensors"]
+    assert sorted(p.name for p in (own_place / "out").iterdir()) == [
+        "card.json",
+        "images.safetensors",
+    ]
     assert main(["verify", "out/card.json"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("ok     ") for line in lines[:-1])
     assert lines[-1].startswith("VERIFIED: worst case over fgsm, pgd-2, eps 8/255 (Linf), n 40: ")
-    elsewhere = place / "elsewhere"
-    shutil.move(place / "out", elsewhere)
+    elsewhere = own_place / "elsewhere"
+    shutil.move(own_place / "out", elsewhere)
     for name in ("mine.py", "own.npz"):
-        shutil.move(place / name, elsewhere / name)
+        shutil.move(own_place / name, elsewhere / name)
     monkeypatch.chdir("/")
-    told = error(capsys, "verify", str(elsewhere / "card.json"))
+    told = mistake("verify", str(elsewhere / "card.json"))
     assert "own.npz" in told
     flags = ["--data.path", str(elsewhere / "own.npz"), "--model", f"{elsewhere}/mine.py:make"]
     assert main(["verify", str(elsewhere / "card.json"), *flags]) == 0
@@ -81,31 +62,30 @@ def test_a_claim_that_fails_has_exit_code_1(capsys: pytest.CaptureFixture[str]) 
     assert lines[-1].startswith("NOT VERIFIED: 2 of ")
 
 
-def test_mistakes_get_one_sentence(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "there is no file none.json" in error(capsys, "verify", "none.json")
+def test_mistakes_get_one_sentence(mistake: Callable[..., str]) -> None:
+    assert "there is no file none.json" in mistake("verify", "none.json")
     assert evaluate() == 0
-    told = error(capsys, "verify", "out/card.json")
+    told = mistake("verify", "out/card.json")
     assert "names no adversarial images, so its breaks cannot be checked" in told
     words = "evaluate mine.py:make --data npz --data.path own.npz --eps 8/255 --attacks fgsm"
     command = [*words.split(), "--card", "out/card.json"]
-    assert "out/card.json already exists; choose another --card" in error(capsys, *command)
-    assert "--save-each says what --save-adversarial" in error(
-        capsys, *words.split(), "--save-each"
-    )
+    assert "out/card.json already exists; choose another --card" in mistake(*command)
+    assert "--save-each says what --save-adversarial" in mistake(*words.split(), "--save-each")
     Path("out/card.json").unlink()
     assert saved() == 0
     Path("out/images.safetensors").unlink()
-    told = error(capsys, "verify", "out/card.json")
+    told = mistake("verify", "out/card.json")
     assert "there is no file out/images.safetensors" in told
     card = json.loads(Path("out/card.json").read_text())
     assert card["data"]["images_sha256"] != card["model"]["weights_sha256"]
 
 
 def test_an_evaluation_that_fails_leaves_nothing(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    own_place: Path, mistake: Callable[..., str]
 ) -> None:
-    (place / "mine.py").write_text(MODEL.replace(")\n", ", nn.Softmax(1))\n", 3))
+    code = (own_place / "mine.py").read_text()
+    (own_place / "mine.py").write_text(code.replace("classes))", "classes), nn.Softmax(1))"))
     words = "evaluate mine.py:make --data npz --data.path own.npz --eps 8/255 --attacks fgsm"
     images = ["--save-adversarial", "kept/images.safetensors"]
-    assert "probabilities" in error(capsys, *words.split(), *images)
-    assert list((place / "kept").iterdir()) == []
+    assert "probabilities" in mistake(*words.split(), *images)
+    assert list((own_place / "kept").iterdir()) == []

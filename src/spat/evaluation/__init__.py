@@ -1,6 +1,7 @@
 """Evaluation: a model and attacks in, one row per example out."""
 
+from spat.evaluation._transfer import transfer
 from spat.evaluation.plan import Planned, attack_by_name, plan_attacks
 from spat.evaluation.run import Keep, evaluate
 
-__all__ = ["Keep", "Planned", "attack_by_name", "evaluate", "plan_attacks"]
+__all__ = ["Keep", "Planned", "attack_by_name", "evaluate", "plan_attacks", "transfer"]

@@ -20,11 +20,15 @@ Found = Record | Outcomes
 def text_table(found: Found, *, plain: bool = False) -> str:
     """The table as aligned text; `plain` keeps to ASCII."""
     rows = measurements(found)
-    head, *body = _cells(rows, found, plain)
+    return "\n".join([*aligned(_cells(rows, found, plain), plain), closing(rows)])
+
+
+def aligned(rows: Sequence[Cells], plain: bool) -> list[str]:
+    """Lines of a table whose first row is its head."""
+    head, *body = rows
     widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
     rule = "  ".join(("-" if plain else "\u2500") * width for width in widths)
-    lines = [_aligned(head, widths), rule, *(_aligned(cells, widths) for cells in body)]
-    return "\n".join([*lines, closing(rows)])
+    return [_aligned(head, widths), rule, *(_aligned(cells, widths) for cells in body)]
 
 
 def print_table(found: Found, stream: TextIO | None = None) -> None:
