@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from spat.contracts import check_images, check_labels, check_logits, check_not_probabilities
 from spat.errors import UserError
 from spat.evaluation.plan import Planned, plan_attacks
-from spat.evaluation.run import CPU_BATCH, GPU_BATCH, Sink
+from spat.evaluation.run import Sink
 from spat.models import head_scale
 from spat.modes import borrowed, full_float32
 from spat.records import Attacked, Event, Outcomes, Transferred, transferred_from
@@ -27,6 +27,7 @@ from spat.rng import PerExample, derive
 from spat.threat import Norm, threat
 
 Models = Mapping[str, nn.Module]
+GPU_BATCH, CPU_BATCH = 512, 64  # what fills a GPU; what stays in a processor's cache
 
 
 def transfer(
