@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "spat"
 LEVELS = [
     {"errors", "convert", "catalog", "config", "interval", "records", "rng"},
-    {"contracts", "threat", "losses", "modes", "fast", "tensorfile"},
+    {"contracts", "threat", "losses", "modes", "fast", "tensorfile", "world"},
     {"datasets", "models", "attacks"},
     {"defences"},
     {"training", "evaluation", "results"},

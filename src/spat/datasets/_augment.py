@@ -9,15 +9,19 @@ from torch.nn import functional
 from spat.errors import UserError
 
 
-def crop_flip(x: Tensor, rng: torch.Generator, pad: int = 4) -> Tensor:
+def crop_flip(
+    x: Tensor, rng: torch.Generator, pad: int = 4, *, among: tuple[Tensor, int] | None = None
+) -> Tensor:
     """Shift each of x [n, c, h, w] by up to `pad` pixels (zeros come in), then mirror half of them.
 
     For any dtype and device; the draws are made on the generator's device.
+    among: places of these images in a larger batch and its size: the draws are then the batch's
     """
     if pad < 0:
         raise UserError(f"pad must be 0 or more pixels, got {pad}.")
     n, c, h, w = x.shape
-    down, right, mirror = (drawn.to(x.device) for drawn in draws(n, rng, pad))
+    places, total = among or (slice(None), n)
+    down, right, mirror = (drawn[places].to(x.device) for drawn in draws(total, rng, pad))
     rows = torch.arange(h, device=x.device) + down[:, None]
     columns = torch.arange(w, device=x.device).expand(n, w)
     columns = torch.where(mirror[:, None], columns.flip(1), columns) + right[:, None]

@@ -23,6 +23,7 @@ from spat.attacks._base import Rng
 from spat.attacks.pgd import PGD
 from spat.errors import UserError, unknown
 from spat.losses import AttackLoss
+from spat.world import ALONE, World
 
 Passes = Literal["clean", "adversarial", "both"]
 Head = Literal["linear", "cosine", "any"]
@@ -55,10 +56,14 @@ class Terms:
 
 @dataclass(frozen=True)
 class Crafted:
-    """What the inner attack made: the images, and what `terms` needs besides (GAIRAT's kappa)."""
+    """What the inner attack made: the images, and what `terms` needs besides (GAIRAT's kappa).
+
+    world: the processes that share the batch, for what is computed over the whole of it
+    """
 
     x_adv: Tensor | None
     seen: Mapping[str, Any] = field(default_factory=dict)
+    world: World = ALONE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +108,7 @@ class Defence:
     def terms(self, clean: Any, adv: Any, labels: Tensor, **context: Any) -> Terms:
         """The loss as a pure function of logits [n, C]; `clean` or `adv` is None if unused.
 
-        context: `progress`, and whatever the inner attack saw (`Crafted.seen`)
+        context: `progress`, `world`, and whatever the inner attack saw (`Crafted.seen`)
         """
         raise NotImplementedError
 
@@ -137,7 +142,8 @@ class Defence:
         """The training passes, clean first, then adversarial, and the loss of their logits."""
         clean = None if self.passes == "adversarial" else precise(model(x))
         adv = None if crafted.x_adv is None else precise(model(crafted.x_adv))
-        return self.terms(clean, adv, y, progress=progress, **crafted.seen)
+        context = {"progress": progress, "world": crafted.world, **crafted.seen}
+        return self.terms(clean, adv, y, **context)
 
     def objective(
         self,
@@ -163,6 +169,12 @@ class Defence:
 def precise(z: Tensor) -> Tensor:
     """No loss is computed in low precision, whatever the model runs in."""
     return z.to(torch.promote_types(z.dtype, torch.float32))
+
+
+def in_proportion(log_omega: Tensor, world: World = ALONE) -> Tensor:
+    """Weights proportional to omega [n], of mean 1 over the batch that all processes share."""
+    omega = (log_omega - world.largest(log_omega)).exp()
+    return omega / world.mean(omega)
 
 
 def positive(defence: str, **values: float) -> None:

@@ -9,7 +9,7 @@ gamma: 0.005 for TRADES, 0.01 for Madry's loss.
 One more pass forward and back gives g, with BatchNorm's statistics left as they were, then the
 training passes run with w + v in place of w. The model's own weights are never written to, so there
 is nothing to restore. The authors' code steps from w + v and subtracts v again: the same, but for
-weight decay, which there shrinks w + v. Of several processes, each perturbs by its own images.
+weight decay, which there shrinks w + v. g is that of the whole batch, whoever holds its images.
 """
 
 from __future__ import annotations
@@ -145,10 +145,13 @@ class AWP(Defence):
         w = {n: p.detach().requires_grad_() for n, p in model.named_parameters() if p.ndim > 1}
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         terms = self.inside.respond(Substituted(model, w | buffers), x, y, crafted, progress)
+        world = crafted.world
+        share = world.share(len(y), world.count(len(y)))
         gradients = torch.autograd.grad(
-            terms.loss, list(w.values()), allow_unused=True, materialize_grads=True
+            share * terms.loss, list(w.values()), allow_unused=True, materialize_grads=True
         )
-        return {n: self._along(g, w[n]) for n, g in zip(w, gradients, strict=True)}
+        whole = world.averaged(gradients)
+        return {n: self._along(g, w[n]) for n, g in zip(w, whole, strict=True)}
 
     @torch.no_grad()
     def _along(self, g: Tensor, w: Tensor) -> Tensor:

@@ -27,9 +27,10 @@ from torch import Tensor, nn
 
 from spat.attacks._base import Rng
 from spat.attacks.pgd import PGD
-from spat.defences._base import Crafted, Defence, Progress, Terms, in_range, one_of
+from spat.defences._base import Crafted, Defence, Progress, Terms, in_proportion, in_range, one_of
 from spat.errors import UserError
 from spat.losses import ce
+from spat.world import ALONE, World
 
 PRESETS = {"official": {"attack.eps": 0.031, "attack.step_size": 0.007}}
 Weighting = Literal["tanh", "sigmoid", "discrete"]
@@ -83,10 +84,10 @@ class GAIRAT(Defence):
         return F.logsigmoid(2 * u if self.function == "tanh" else u)
 
     @torch.no_grad()
-    def weights(self, kappa: Tensor) -> Tensor:
-        """w [n], whose mean is 1."""
+    def weights(self, kappa: Tensor, world: World = ALONE) -> Tensor:
+        """w [n], whose mean over the batch, other processes' part included, is 1."""
         exact = kappa if kappa.is_floating_point() else kappa.double()
-        return len(kappa) * self.log_omega(exact).softmax(0)
+        return in_proportion(self.log_omega(exact), world)
 
     def craft(
         self,
@@ -113,6 +114,7 @@ class GAIRAT(Defence):
         *,
         kappa: Tensor | None = None,
         progress: Progress | None = None,
+        world: World = ALONE,
         **context: Any,
     ) -> Terms:
         loss = ce(adv, labels)
@@ -121,5 +123,5 @@ class GAIRAT(Defence):
         if kappa is None:
             raise UserError("gairat needs kappa=, the counts that its inner attack returns.")
         kappa = kappa.to(loss.dtype)
-        weight = self.weights(kappa)
+        weight = self.weights(kappa, world)
         return Terms(weight * loss, {"ce": loss, "weight": weight, "kappa": kappa})

@@ -23,11 +23,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spat.attacks.pgd import PGD
-from spat.defences._base import Passes, Progress, Terms, in_range, need_rival, one_of, positive
+from spat.defences._base import (
+    Passes,
+    Progress,
+    Terms,
+    in_proportion,
+    in_range,
+    need_rival,
+    one_of,
+    positive,
+)
 from spat.defences._self_paced import NO_COSINES, Cosines, SelfPaced
 from spat.defences.mart import mart_parts
 from spat.errors import UserError
 from spat.losses import AttackLoss, margin
+from spat.world import ALONE, World
 
 PRESETS = {
     "at": {"base": "at", "slope": 10.0, "bias": -0.5},
@@ -82,10 +92,12 @@ class MAIL(SelfPaced):
         return self.inner_divergence() if self.base == "trades" else super().inner_loss()
 
     @torch.no_grad()
-    def weights(self, adv: Tensor, labels: Tensor) -> Tensor:
+    def weights(self, adv: Tensor, labels: Tensor, world: World = ALONE) -> Tensor:
         """w [n]: large where the adversarial margin is small."""
         u = self.slope * (self.bias - margin(self.z(adv).softmax(1), labels))
-        return len(u) * F.logsigmoid(u).softmax(0) if self.normalise == "batch" else 3 * u.sigmoid()
+        if self.normalise == "x3":
+            return 3 * u.sigmoid()
+        return in_proportion(F.logsigmoid(u), world)
 
     def terms(
         self,
@@ -95,12 +107,13 @@ class MAIL(SelfPaced):
         *,
         cosines: Cosines = NO_COSINES,
         progress: Progress | None = None,
+        world: World = ALONE,
         **context: Any,
     ) -> Terms:
         need_rival("mail", adv)
         parts = self._parts(clean, adv, labels, cosines)
         plain = self.warming_up(progress)
-        w = torch.ones_like(parts["accuracy"]) if plain else self.weights(adv, labels)
+        w = torch.ones_like(parts["accuracy"]) if plain else self.weights(adv, labels, world)
         on_accuracy, on_robustness = (1, w) if self.base == "trades" else (w, 1)
         robustness = parts.get("robustness", 0)
         loss = on_accuracy * parts["accuracy"] + self.weight * on_robustness * robustness

@@ -1,0 +1,38 @@
+"""Which images a step trains on, and which of them this process holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spat.datasets import Images
+from spat.rng import PerExample, derive, generator
+from spat.world import World
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A process's share of a batch: images, labels, their places in the whole, its size."""
+
+    x: Tensor
+    y: Tensor
+    places: Tensor
+    n: int
+
+    def source(self, *names: int | str) -> PerExample:
+        """Random numbers for each image, whichever process holds it."""
+        return PerExample(derive(*names), self.places)
+
+
+def batch_at(
+    images: Images, batches: int, position: int, *, seed: int, epoch: int, world: World
+) -> Batch:
+    """One of the `batches` of an epoch. They differ by at most one image: no short one upsets
+    BatchNorm, and together they hold every image once.
+    """
+    order = torch.randperm(len(images), generator=generator(seed, "order", epoch))
+    index = torch.tensor_split(order, batches)[position]
+    x, y = images.floats(world.mine(index))
+    return Batch(x, y, world.mine(torch.arange(len(index))), len(index))

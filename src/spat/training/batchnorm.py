@@ -1,0 +1,96 @@
+"""BatchNorm whose statistics are those of the whole batch, although each process has a share.
+
+    mean = sum x / n,   var = sum (x - mean)^2 / n        sums over all processes
+    y  = w (x - mean) r + b,   r = 1 / sqrt(var + eps)
+    dx = w r ( dy - ( sum dy + xhat sum dy xhat ) / n ),   xhat = (x - mean) r
+
+One small sum over the processes forwards, one backwards. torch's own SyncBatchNorm needs a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from spat.world import World
+
+
+def whole_batch_norm(module: _BatchNorm, x: Tensor, world: World) -> Tensor:
+    """What `module`, in training mode, would make of this share inside of the whole batch."""
+    mean, var, n = moments(x, world)
+    _track(module, mean, var * (n / max(n - 1, 1)))
+    y: Tensor = _Normalised.apply(  # type: ignore[no-untyped-call]
+        x, module.weight, module.bias, mean, var, module.eps, n, world
+    )
+    return y
+
+
+@torch.no_grad()
+def moments(x: Tensor, world: World) -> tuple[Tensor, Tensor, float]:
+    """Mean and variance of each channel over all processes' images, and how many numbers that is.
+
+    In double precision, because squares are summed before the mean is known.
+    """
+    axes = [0, *range(2, x.ndim)]
+    var, mean = torch.var_mean(x.float(), axes, correction=0)
+    n = x.numel() / x.shape[1]
+    mean, square = mean.double(), var.double() + mean.double().square()
+    count = torch.full_like(mean[:1], n)
+    sums = world.total(torch.cat([n * mean, n * square, count]))
+    whole = float(sums[-1])
+    mean, square = (sums[:-1] / whole).chunk(2)
+    return mean.float(), (square - mean.square()).clamp_min(0).float(), whole
+
+
+@torch.no_grad()
+def _track(module: _BatchNorm, mean: Tensor, unbiased: Tensor) -> None:
+    """The running statistics, as torch keeps them."""
+    if module.running_mean is None or module.running_var is None:
+        return
+    assert module.num_batches_tracked is not None
+    module.num_batches_tracked.add_(1)
+    share = module.momentum
+    if share is None:  # a plain average over all batches so far
+        share = 1 / float(module.num_batches_tracked)
+    module.running_mean.lerp_(mean.to(module.running_mean), share)
+    module.running_var.lerp_(unbiased.to(module.running_var), share)
+
+
+class _Normalised(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        mean: Tensor,
+        var: Tensor,
+        eps: float,
+        n: float,
+        world: World,
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight, mean, torch.rsqrt(var + eps))
+        ctx.n, ctx.world = n, world
+        return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        x, weight, mean, r = ctx.saved_tensors
+        dy, axes = gradients[0].float(), [0, *range(2, x.ndim)]
+        xhat = (x.float() - _column(mean, x)) * _column(r, x)
+        of_bias, of_weight = dy.sum(axes), (dy * xhat).sum(axes)
+        s, t = ctx.world.total(torch.cat([of_bias, of_weight])).chunk(2)
+        scale = r if weight is None else weight * r
+        inner = dy - (_column(s, x) + xhat * _column(t, x)) / ctx.n
+        dx = (_column(scale, x) * inner).to(x.dtype)
+        learnt = (None, None) if weight is None else (of_weight, of_bias)
+        return dx, *learnt, None, None, None, None, None
+
+
+def _column(values: Tensor, x: Tensor) -> Tensor:
+    """Shape a value a channel to broadcast over images."""
+    return values.reshape(1, -1, *[1] * (x.ndim - 2))
