@@ -21,6 +21,7 @@ from spat.fast import Precision
 from spat.models import build_model
 from spat.records import Event
 from spat.resolve import find_device, require_head
+from spat.training.batches import alone
 from spat.training.engine import Engine, sgd
 from spat.training.loop import Trainer
 from spat.training.state import State
@@ -130,9 +131,9 @@ def step(
 
     def one(x: Tensor, y: Tensor) -> float:
         done = state.counters.step
-        loss = engine.update(chosen, x, y, seed=seed, step=done, lr=lr).loss
+        means = engine.update(chosen, alone(x, y), seed=seed, step=done, lr=lr)
         state.counters.step += 1
-        return float(loss.detach())
+        return means["loss"]
 
     return one
 

@@ -63,6 +63,7 @@ class Training:
     precision: float32, bfloat16 (mixed; losses never), or auto: bfloat16 where it is fast
     exact: attack the model itself in float32: iterates are those of the literal algorithm, slower
     save_every: how often a checkpoint is written, besides one an epoch: 10s, 5m, 2h or 200steps
+    sync_batchnorm: of several processes: BatchNorm's statistics are those of the whole batch
     """
 
     epochs: int = 100
@@ -83,6 +84,7 @@ class Training:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     exact: bool = False
     save_every: str | float = "10m"
+    sync_batchnorm: bool = True
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):

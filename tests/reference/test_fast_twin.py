@@ -19,7 +19,8 @@ import spat
 from reference.slow_twin import TWINS, craft, update
 from spat.defences._base import Defence
 from spat.models import build_model, renormalise_heads
-from spat.rng import generator, global_seed
+from spat.rng import generator, global_seed, normal, uniform
+from spat.training.batches import alone
 from spat.training.engine import Engine, sgd
 from spat.training.state import State
 
@@ -54,11 +55,10 @@ def made(case: Case, name: str) -> tuple[nn.Module, Defence]:
 
 def start(name: str, x: Tensor, eps: float, step: int) -> Tensor:
     """The first iterate, from the numbers that training draws for this step."""
-    rng = generator(0, "attack", step)
+    rng = alone(x, x).source(0, "attack", step)
     if name == "madry":
-        noise = (2 * torch.rand(x.shape, generator=rng) - 1).to(x) * eps
-        return (x + noise).clamp(0.0, 1.0)
-    return x + 0.001 * torch.randn(x.shape, generator=rng).to(x)
+        return (x + (2 * uniform(rng, x) - 1) * eps).clamp(0.0, 1.0)
+    return x + 0.001 * normal(rng, x)
 
 
 class Pair:
@@ -78,15 +78,16 @@ class Pair:
         case, twin, (x, y) = self.case, TWINS[self.name], self.batch(step)
         attack = {"eps": case.eps, "step": case.step, "steps": self.defence.attack.steps}
         x_slow = craft(twin, self.slow, x, y, start(self.name, x, case.eps, step), **attack)
-        rng = generator(0, "attack", step)
+        rng = alone(x, y).source(0, "attack", step)
         x_fast = self.defence.craft(self.engine.attacked(), x, y, rng=rng).x_adv
         assert x_fast is not None
         self.flips += float(((x_fast - x_slow).abs() > 1e-5).double().mean()) / STEPS
         with global_seed(CPU, 0, "forward", step):
             slow = update(twin, self.slow, self.optimiser, x, y, x_slow)
         renormalise_heads(self.slow)
-        terms = self.engine.update(self.defence, x, y, seed=0, step=step, lr=SETTINGS["lr"])
-        return slow, terms.loss.item()
+        batch = alone(x, y)
+        means = self.engine.update(self.defence, batch, seed=0, step=step, lr=SETTINGS["lr"])
+        return slow, means["loss"]
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         rng = generator("batch", step)

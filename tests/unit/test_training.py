@@ -76,9 +76,9 @@ def test_batches_cover_the_epoch_once_and_differ_by_one_image_at_most() -> None:
     subject = trainer(batch_size=16)
     sizes, labels = [], []
     for position in range(subject.per_epoch):
-        x, y = subject._batch(0, position, position)
-        sizes.append(len(x))
-        labels.append(y)
+        batch = subject._batch(0, position, position)
+        sizes.append(len(batch.x))
+        labels.append(batch.y)
     assert sorted(torch.cat(labels).tolist()) == sorted(subject.train.y.tolist())
     assert max(sizes) - min(sizes) <= 1
     assert max(sizes) <= 16

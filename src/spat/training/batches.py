@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from spat.datasets import Images
+from spat.datasets import Images, crop_flip
 from spat.rng import PerExample, derive, generator
 from spat.world import World
 
@@ -20,6 +20,11 @@ class Batch:
     y: Tensor
     places: Tensor
     n: int
+
+    def augmented(self, *names: int | str) -> Batch:
+        """Cropped and mirrored, each image as the whole batch's draws have it."""
+        drawn = crop_flip(self.x, generator(*names), among=(self.places, self.n))
+        return replace(self, x=drawn)
 
     def source(self, *names: int | str) -> PerExample:
         """Random numbers for each image, whichever process holds it."""
@@ -36,3 +41,8 @@ def batch_at(
     index = torch.tensor_split(order, batches)[position]
     x, y = images.floats(world.mine(index))
     return Batch(x, y, world.mine(torch.arange(len(index))), len(index))
+
+
+def alone(x: Tensor, y: Tensor) -> Batch:
+    """A whole batch that this process has to itself."""
+    return Batch(x, y, torch.arange(len(x)), len(x))

@@ -8,7 +8,8 @@ lie, so that each iterate is, bit for bit, that of the literal algorithm.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,13 @@ from spat.attacks._base import Rng
 from spat.defences._base import Crafted, Defence, Progress, Terms
 from spat.fast import Precision, Surrogate, surrogate, uses_bfloat16
 from spat.models import renormalise_heads
-from spat.rng import generator, global_seed
+from spat.rng import global_seed
+from spat.training.batches import Batch
 from spat.training.state import State
+from spat.training.together import average_buffers, response, whole_batch
+from spat.world import ALONE, World
+
+Means = Mapping[str, float]
 
 
 def sgd(
@@ -34,6 +40,8 @@ class Engine:
 
     precision: of the attack and of the training passes; the losses are float32 throughout
     example: images on which the fast copy is compared with the model before it is used
+    world: the processes that share each batch
+    sync: among them, BatchNorm's statistics are those of the whole batch
     """
 
     def __init__(
@@ -43,8 +51,11 @@ class Engine:
         precision: Precision = "auto",
         exact: bool = False,
         example: Tensor | None = None,
+        world: World = ALONE,
+        sync: bool = True,
     ) -> None:
         self.state, self.model = state, state.model
+        self.world, self.sync = world, sync
         if not self.model.training:  # one in train mode keeps the modules its owner froze
             self.model.train()
         model = self.model
@@ -53,6 +64,7 @@ class Engine:
         if not exact:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self.copy = surrogate(model, precision=precision, example=example)
+        self.response = response(model, world)
 
     def attacked(self) -> nn.Module:
         """What an attack is to see in the model's place, with the weights of now."""
@@ -64,41 +76,54 @@ class Engine:
     def update(
         self,
         defence: Defence,
-        x: Tensor,
-        y: Tensor,
+        batch: Batch,
         *,
         seed: int,
         step: int,
         lr: float,
         progress: Progress | None = None,
-        accept: Callable[[Terms], None] = lambda terms: None,
-    ) -> Terms:
-        """One update. Dropout draws from a seeded global generator; the attack has its own.
+        accept: Callable[[Means], None] = lambda means: None,
+    ) -> Means:
+        """One update; the means over the whole batch of the loss and of its terms.
 
-        accept: sees the loss before anything is changed by it, and may raise
+        Dropout draws from a seeded global generator; the attack has a stream for each image.
+        accept: sees the means before anything is changed by them, and may raise
         """
-        noise = generator(seed, "attack", step)
-        with global_seed(x.device, seed, "forward", step):
-            crafted, terms = self.forward(defence, x, y, noise, progress)
-            accept(terms)
-            self.backward(terms.loss)
-        self.state.carry(defence.carry(crafted, x))
+        noise = batch.source(seed, "attack", step)
+        with global_seed(batch.x.device, seed, "forward", step):
+            crafted, terms = self.forward(defence, batch, noise, progress)
+            means = self.means(terms, batch.n)
+            accept(means)
+            self.backward(self.world.share(len(batch.x), batch.n) * terms.loss)
+        self.state.carry(defence.carry(crafted, batch.x))
         self.descend(lr)
-        return terms
+        return means
 
     def forward(
-        self, defence: Defence, x: Tensor, y: Tensor, rng: Rng, progress: Progress | None
+        self, defence: Defence, batch: Batch, rng: Rng, progress: Progress | None
     ) -> tuple[Crafted, Terms]:
         """The inner attack, the training passes and the loss of their logits."""
+        x, y = batch.x, batch.y
         carried = self.state.carried_for(x)
         crafted = defence.craft(self.attacked(), x, y, rng=rng, noise=carried)
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.mixed):
-            return crafted, defence.respond(self.model, x, y, crafted, progress)
+        crafted = replace(crafted, world=self.world)
+        mixed = torch.autocast(x.device.type, torch.bfloat16, enabled=self.mixed)
+        with mixed, whole_batch(self.model, self.world, batch.n, sync=self.sync):
+            terms: Terms = self.response(defence, x, y, crafted, progress)
+        return crafted, terms
+
+    def means(self, terms: Terms, n: int) -> Means:
+        """Over all n images, whoever has them, in one message and one wait for the device."""
+        parts = {"loss": terms.per_example, **{f"term.{k}": v for k, v in terms.named.items()}}
+        sums = torch.stack([part.detach().double().sum() for part in parts.values()]).cpu()
+        return dict(zip(parts, (self.world.total(sums) / n).tolist(), strict=True))
 
     def backward(self, loss: Tensor) -> None:
         """Gradients of the loss, in place of those there were."""
         self.state.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        if not self.sync:
+            average_buffers(self.model, self.world)
 
     def descend(self, lr: float) -> None:
         """The optimiser's step along the gradients; rows of a cosine head stay unit."""

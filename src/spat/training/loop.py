@@ -16,20 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from spat.config import Training
-from spat.datasets import Images, crop_flip
-from spat.defences._base import Defence, Progress, Terms
+from spat.datasets import Images
+from spat.defences._base import Defence, Progress
 from spat.errors import UserError
 from spat.interval import interval
 from spat.records import Event
-from spat.rng import generator
-from spat.training.engine import Engine, sgd
+from spat.training.batches import Batch, batch_at
+from spat.training.engine import Engine, Means, sgd
 from spat.training.saving import Saver
 from spat.training.schedule import learning_rate, ramped
 from spat.training.state import Counters, State, copied
 from spat.training.validation import Validation, validate
+from spat.world import ALONE, World
 
 EVENT_SECONDS = 0.5  # at most so often a step is told of
 EXAMPLES = 4  # images on which the copy that is attacked is compared with the model
@@ -52,11 +53,13 @@ class Trainer:
     augment: bool = False
     folder: Path | None = None
     describe: Mapping[str, Any] = field(default_factory=dict)
+    world: World = ALONE
 
     def __post_init__(self) -> None:
         self.model.to(self.device)
         self.train = self.train.to(self.device)
         self.batches = math.ceil(len(self.train) / self.settings.batch_size)
+        self._refuse_empty_shares()
         self.per_epoch = self.batches * self.defence.replays
         self.total = self.per_epoch * self.settings.epochs
         settings = self.settings
@@ -72,6 +75,8 @@ class Trainer:
             precision=settings.precision,
             exact=settings.exact,
             example=self.train[:EXAMPLES].floats()[0],
+            world=self.world,
+            sync=settings.sync_batchnorm,
         )
         if self._decay(0) is not None:
             self.state.begin_average()
@@ -126,42 +131,45 @@ class Trainer:
     def _train_one(self) -> Iterator[Event]:
         begun, step = time.perf_counter(), self.counters.step
         epoch, position = divmod(step, self.per_epoch)
-        x, y = self._batch(epoch, position, step)
+        batch = self._batch(epoch, position, step)
         progress = Progress(epoch + 1, self.settings.epochs, step, self.total)
         lr = learning_rate(self.settings, step / self.per_epoch)
-        terms = self._update(x, y, progress, lr)
+        means = self._update(batch, progress, lr)
         seconds = time.perf_counter() - begun
         self.counters.step += 1
         self.counters.seconds += seconds
-        self._count(terms, len(x))
-        yield from self._tell_step(progress, lr, terms, len(x) / seconds)
+        self._count(means, batch.n)
+        yield from self._tell_step(progress, lr, means, batch.n / seconds)
 
-    def _batch(self, epoch: int, position: int, step: int) -> tuple[Tensor, Tensor]:
-        """Batches of an epoch differ by at most one image: no short one upsets BatchNorm."""
-        order = torch.randperm(len(self.train), generator=generator(self.seed, "order", epoch))
-        index = torch.tensor_split(order, self.batches)[position // self.defence.replays]
-        x, y = self.train.floats(index)
-        if self.augment:  # the same way each time that a batch is replayed
-            once = step // self.defence.replays
-            x = crop_flip(x, generator(self.seed, "augment", once))
-        return x, y
+    def _batch(self, epoch: int, position: int, step: int) -> Batch:
+        """This process's share of a step's images."""
+        replays = self.defence.replays
+        batch = batch_at(
+            self.train,
+            self.batches,
+            position // replays,
+            seed=self.seed,
+            epoch=epoch,
+            world=self.world,
+        )
+        # The same way each time that a batch is replayed.
+        return batch.augmented(self.seed, "augment", step // replays) if self.augment else batch
 
-    def _update(self, x: Tensor, y: Tensor, progress: Progress, lr: float) -> Terms:
+    def _update(self, batch: Batch, progress: Progress, lr: float) -> Means:
         """One update, and a step of the running average of the weights, if there is one."""
-        terms = self.engine.update(
+        means = self.engine.update(
             ramped(self.defence, self.settings, progress.step / self.total),
-            x,
-            y,
+            batch,
             seed=self.seed,
             step=progress.step,
             lr=lr,
             progress=progress,
-            accept=lambda terms: self._refuse_nonfinite(terms, progress),
+            accept=lambda means: self._refuse_nonfinite(means["loss"], progress),
         )
         decay = self._decay(progress.step)
         if decay is not None:
             self.state.average(decay)
-        return terms
+        return means
 
     def _decay(self, step: int) -> float | None:
         """Of the running average of the weights: the defence's own, or the settings'."""
@@ -169,27 +177,32 @@ class Trainer:
             return min(self.settings.ema, (step + 1) / (step + 10))
         return self.defence.ema_decay(step)
 
-    def _refuse_nonfinite(self, terms: Terms, progress: Progress) -> None:
-        if math.isfinite(terms.loss.item()):
+    def _refuse_empty_shares(self) -> None:
+        smallest = len(self.train) // self.batches
+        if smallest < self.world.size:
+            raise UserError(
+                f"{self.world.size} processes cannot share a batch of {smallest} images: raise "
+                "batch_size or start fewer processes."
+            )
+
+    def _refuse_nonfinite(self, loss: float, progress: Progress) -> None:
+        if math.isfinite(loss):
             return
         kept = "there is none yet" if self.saver is None else self.saver.last_good()
         raise UserError(
-            f"the loss became {terms.loss.item()} at step {progress.step} "
+            f"the loss became {loss} at step {progress.step} "
             f"(epoch {progress.epoch}); the update was not made. Lower lr, or lengthen warmup; "
             f"of the last good checkpoint: {kept}."
         )
 
-    def _count(self, terms: Terms, n: int) -> None:
+    def _count(self, means: Means, n: int) -> None:
         """Sums over examples, so that a mean over the epoch weighs every image alike."""
-        counters = self.counters
-        values = {"loss": terms.per_example, **{f"term.{k}": v for k, v in terms.named.items()}}
-        for name, value in values.items():
-            total = float(value.detach().sum())
-            counters.sums[name] = counters.sums.get(name, 0.0) + total
-        counters.seen += n
+        sums = self.counters.sums
+        self.counters.sums = sums | {k: sums.get(k, 0.0) + n * mean for k, mean in means.items()}
+        self.counters.seen += n
 
     def _tell_step(
-        self, progress: Progress, lr: float, terms: Terms, speed: float
+        self, progress: Progress, lr: float, means: Means, speed: float
     ) -> Iterator[Event]:
         now = time.monotonic()
         if now - self._told_at < EVENT_SECONDS:
@@ -205,11 +218,7 @@ class Trainer:
                 "step": done,
                 "steps": self.total,
                 "lr": lr,
-                "loss": terms.loss.item(),
-                **{
-                    f"term.{name}": float(value.detach().mean())
-                    for name, value in terms.named.items()
-                },
+                **means,
                 "images_per_s": round(speed, 1),
                 "eta_s": round(eta, 1),
             },

@@ -8,9 +8,11 @@ it, and BatchNorm's statistics are those of all of it, or at least averaged afte
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,12 +43,15 @@ def response(model: nn.Module, world: World) -> nn.Module:
     alone = Response(model)
     if world.size == 1:
         return alone
-    # Buffers are not broadcast: each step leaves them equal, and they must keep all shares' part.
-    return DistributedDataParallel(alone, broadcast_buffers=False)
+    # Buffers are not broadcast: each step leaves them equal. Newer releases call that otherwise.
+    parameters = inspect.signature(DistributedDataParallel).parameters
+    name = "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers"
+    settings: dict[str, Any] = {name: False}
+    return DistributedDataParallel(alone, **settings)
 
 
 @contextmanager
-def whole_batch(model: nn.Module, world: World, n: int, sync: bool) -> Iterator[None]:
+def whole_batch(model: nn.Module, world: World, n: int, *, sync: bool) -> Iterator[None]:
     """Let layers that look at the whole batch of `n` images see it, in the passes inside."""
     if world.size == 1:
         yield
@@ -59,8 +64,6 @@ def whole_batch(model: nn.Module, world: World, n: int, sync: bool) -> Iterator[
     finally:
         for module, _ in helped:
             del module.forward
-    if not sync:
-        average_buffers(model, world)
 
 
 def _helped(
