@@ -16,13 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from spat.defences._base import precise
 from spat.world import World
 
 
 def whole_batch_norm(module: _BatchNorm, x: Tensor, world: World) -> Tensor:
     """What `module`, in training mode, would make of this share inside of the whole batch."""
     mean, var, n = moments(x, world)
-    _track(module, mean, var * (n / max(n - 1, 1)))
+    _track(module, mean, var * (n / (n - 1).clamp_min(1)))
     y: Tensor = _Normalised.apply(  # type: ignore[no-untyped-call]
         x, module.weight, module.bias, mean, var, module.eps, n, world
     )
@@ -30,20 +31,19 @@ def whole_batch_norm(module: _BatchNorm, x: Tensor, world: World) -> Tensor:
 
 
 @torch.no_grad()
-def moments(x: Tensor, world: World) -> tuple[Tensor, Tensor, float]:
+def moments(x: Tensor, world: World) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and variance of each channel over all processes' images, and how many numbers that is.
 
     In double precision, because squares are summed before the mean is known.
     """
-    axes = [0, *range(2, x.ndim)]
-    var, mean = torch.var_mean(x.float(), axes, correction=0)
-    n = x.numel() / x.shape[1]
-    mean, square = mean.double(), var.double() + mean.double().square()
-    count = torch.full_like(mean[:1], n)
-    sums = world.total(torch.cat([n * mean, n * square, count]))
-    whole = float(sums[-1])
+    wide, axes = precise(x), [0, *range(2, x.ndim)]
+    var, mean = (found.double() for found in torch.var_mean(wide, axes, correction=0))
+    n = torch.full_like(mean[:1], x.numel() / x.shape[1])
+    sums = world.total(torch.cat([n * mean, n * (var + mean.square()), n]))
+    whole = sums[-1]  # left on its device: reading it would make a GPU wait
     mean, square = (sums[:-1] / whole).chunk(2)
-    return mean.float(), (square - mean.square()).clamp_min(0).float(), whole
+    var = (square - mean.square()).clamp_min(0)
+    return mean.to(wide.dtype), var.to(wide.dtype), whole.to(wide.dtype)
 
 
 @torch.no_grad()
@@ -70,22 +70,22 @@ class _Normalised(torch.autograd.Function):
         mean: Tensor,
         var: Tensor,
         eps: float,
-        n: float,
+        n: Tensor,
         world: World,
     ) -> Tensor:
-        ctx.save_for_backward(x, weight, mean, torch.rsqrt(var + eps))
-        ctx.n, ctx.world = n, world
+        ctx.save_for_backward(x, weight, mean, torch.rsqrt(var + eps), n)
+        ctx.world = world
         return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        x, weight, mean, r = ctx.saved_tensors
-        dy, axes = gradients[0].float(), [0, *range(2, x.ndim)]
-        xhat = (x.float() - _column(mean, x)) * _column(r, x)
+        x, weight, mean, r, n = ctx.saved_tensors
+        dy, axes = precise(gradients[0]), [0, *range(2, x.ndim)]
+        xhat = (precise(x) - _column(mean, x)) * _column(r, x)
         of_bias, of_weight = dy.sum(axes), (dy * xhat).sum(axes)
         s, t = ctx.world.total(torch.cat([of_bias, of_weight])).chunk(2)
         scale = r if weight is None else weight * r
-        inner = dy - (_column(s, x) + xhat * _column(t, x)) / ctx.n
+        inner = dy - (_column(s, x) + xhat * _column(t, x)) / n
         dx = (_column(scale, x) * inner).to(x.dtype)
         learnt = (None, None) if weight is None else (of_weight, of_bias)
         return dx, *learnt, None, None, None, None, None
