@@ -34,7 +34,7 @@ def test_steps_are_the_trainers(convolutional: Convolutional, name: str, exact: 
     batches = [trainer._batch(0, i, i) for i in range(trainer.total)]
     list(trainer.run())
     step = spat.step(convolutional, defence, seed=7, exact=exact, **SETTINGS)
-    losses = [step(x, y) for x, y in batches]
+    losses = [step(batch.x, batch.y) for batch in batches]
     for key, value in trainer.model.state_dict().items():
         assert torch.equal(convolutional.state_dict()[key], value), key
     assert len(set(losses)) == len(losses)
