@@ -164,7 +164,7 @@ def _ending(tell: Sink, stop: Callable[[], bool]) -> Sink:
 def _measure(plan: Plan, trainer: Trainer, folder: Path, tell: Sink) -> Finished:
     """Evaluate the best weights on the test images and write down everything about it."""
     trainer.model.load_state_dict(trainer.state.best)
-    return assess(plan, trainer.model, folder, tell, trained=trainer.counters.seconds)
+    return assess(plan, trainer.model.eval(), folder, tell, trained=trainer.counters.seconds)
 
 
 def assess(
@@ -186,8 +186,8 @@ def assess(
     evidence.begin(x, y, [one.label for one in planned_attacks(plan, model)])
     outcomes = evaluate(
         model.to(plan.device),
-        x.to(plan.device),
-        y.to(plan.device),
+        x,
+        y,
         given.attacks,
         eps=plan.eps,
         norm=given.norm,
@@ -221,6 +221,7 @@ def make_record(
         seeds={"training": plan.experiment.seed, "evaluation": plan.experiment.seed},
         weights_sha256=tensorfile.digest(model.state_dict()),
         attacks={one.label: repr(one.attack) for one in planned_attacks(plan, model)},
+        notes=outcomes.notes,
         seconds=seconds,
         **provenance(gpu_name(plan.device)),
     )

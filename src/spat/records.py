@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -29,19 +29,58 @@ class Event:
         return {"kind": self.kind, "time": round(self.time, 3), **self.values}
 
 
+def no_stage() -> Ints:
+    return np.empty(0, np.int64)
+
+
 @dataclass(frozen=True)
 class Attacked:
-    """What one attack did to each example. `step` is -1 where the attack does not tell it."""
+    """What one attack did to each example. `step` is -1 where the attack does not tell it.
+
+    stages: the attacks that it runs one after the other, each on what the last one left; else none
+    stage: [n] which of them broke the example, counted from 0; -1 for none
+    """
 
     predicted: Ints
     broken: Bools
     distance: Floats
     step: Ints
+    stages: tuple[str, ...] = ()
+    stage: Ints = field(default_factory=no_stage)
+
+    def to_json(self) -> dict[str, Any]:
+        rows = {key: getattr(self, key).tolist() for key in _COLUMNS}
+        return {**rows, "stages": list(self.stages), "stage": self.stage.tolist()}
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> Attacked:
+        rows = {key: np.asarray(saved[key], dtype) for key, dtype in _COLUMNS.items()}
+        stage = np.asarray(saved.get("stage", ()), np.int64)
+        return cls(**rows, stages=tuple(saved.get("stages", ())), stage=stage)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Attacked], order: Ints) -> Attacked:
+        """The rows of all parts, of one attack, in another order."""
+        names = [*_COLUMNS, *(["stage"] if parts[0].stages else [])]
+        rows = {name: np.concatenate([getattr(p, name) for p in parts])[order] for name in names}
+        return cls(**rows, stages=parts[0].stages)
+
+
+_COLUMNS: Mapping[str, Any] = {
+    "predicted": np.int64,
+    "broken": np.bool_,
+    "distance": np.float32,
+    "step": np.int64,
+}
+BETWEEN = ": "  # an attack and its stage: `aa: square`
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """One row per example: every accuracy is computed from here, so it traces back to images."""
+    """One row per example: every accuracy is computed from here, so it traces back to images.
+
+    notes: what a reader of the numbers must know, one sentence each
+    """
 
     ids: Ints
     labels: Ints
@@ -49,9 +88,28 @@ class Outcomes:
     attacks: Mapping[str, Attacked]
     eps: float
     norm: str
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def names(self) -> list[str]:
+        """All that has an accuracy: clean, each attack with its stages before it, worst."""
+        names = ["clean"]
+        for name, found in self.attacks.items():
+            names += [*(name + BETWEEN + stage for stage in found.stages), name]
+        return [*names, *(["worst"] if self.attacks else [])]
+
+    @property
+    def broken_by(self) -> list[str]:
+        """[n] the first attack, and its stage, that broke the example; `clean`; empty for none."""
+        by = np.where(self.correct, "", "clean").astype(object)
+        for name, found in self.attacks.items():
+            stages = [name + BETWEEN + stage for stage in found.stages]
+            new = found.broken & (by == "")
+            by[new] = [stages[k] for k in found.stage[new]] if stages else name
+        return [str(name) for name in by]
 
     @property
     def correct(self) -> Bools:
@@ -77,13 +135,35 @@ class Outcomes:
     def held(self, attack: str) -> Bools:
         if attack == "clean":
             return self.correct
-        return self.worst if attack == "worst" else self.robust(attack)
+        if attack == "worst":
+            return self.worst
+        return self.robust(attack) if attack in self.attacks else self._held_after(attack)
+
+    def _held_after(self, name: str) -> Bools:
+        """[n] what is left after a stage of an attack and those before it."""
+        attack, _, stage = name.partition(BETWEEN)
+        found = self.attacks[attack]
+        last = found.stages.index(stage)
+        return np.asarray(self.correct & ~(found.broken & (found.stage <= last)))
+
+    @classmethod
+    def merge(cls, parts: Sequence[Outcomes]) -> Outcomes:
+        """The outcomes of disjoint sets of examples under the same attacks, ordered by id."""
+        ids = np.concatenate([part.ids for part in parts])
+        order = np.argsort(ids, kind="stable")
+        labels, clean = (
+            np.concatenate([getattr(part, name) for part in parts])[order]
+            for name in ("labels", "clean")
+        )
+        first = parts[0]
+        attacks = {
+            name: Attacked.joined([part.attacks[name] for part in parts], order)
+            for name in first.attacks
+        }
+        notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
+        return cls(ids[order], labels, clean, attacks, first.eps, first.norm, notes)
 
     def to_json(self) -> dict[str, Any]:
-        attacks = {
-            name: {key: getattr(found, key).tolist() for key in Attacked.__dataclass_fields__}
-            for name, found in self.attacks.items()
-        }
         return {
             "schema": SCHEMA,
             "eps": self.eps,
@@ -91,24 +171,19 @@ class Outcomes:
             "ids": self.ids.tolist(),
             "labels": self.labels.tolist(),
             "clean": self.clean.tolist(),
-            "attacks": attacks,
+            "broken_by": self.broken_by,
+            "attacks": {name: found.to_json() for name, found in self.attacks.items()},
+            "notes": list(self.notes),
         }
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Outcomes:
-        attacks = {
-            name: Attacked(
-                np.asarray(found["predicted"], np.int64),
-                np.asarray(found["broken"], np.bool_),
-                np.asarray(found["distance"], np.float32),
-                np.asarray(found["step"], np.int64),
-            )
-            for name, found in saved["attacks"].items()
-        }
+        attacks = {name: Attacked.from_json(found) for name, found in saved["attacks"].items()}
         ids, labels, clean = (
             np.asarray(saved[key], np.int64) for key in ("ids", "labels", "clean")
         )
-        return cls(ids, labels, clean, attacks, saved["eps"], saved["norm"])
+        notes = tuple(saved.get("notes", ()))
+        return cls(ids, labels, clean, attacks, saved["eps"], saved["norm"], notes)
 
 
 @dataclass(frozen=True)
@@ -128,6 +203,7 @@ class Record:
     """A result that can be traced and rerun: what was measured, on what, with which settings.
 
     `attacks` tells each attack by its name in `measured` with all its settings: its repr.
+    `notes` are those of its Outcomes.
     """
 
     settings: Mapping[str, Scalar]
@@ -143,6 +219,7 @@ class Record:
     seconds: Mapping[str, float]
     doubts: tuple[str, ...] = ()
     attacks: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     schema: int = SCHEMA
 
     def to_json(self) -> dict[str, Any]:
@@ -151,7 +228,8 @@ class Record:
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Record:
         measured = tuple(Measured(**row) for row in saved["measured"])
-        return cls(**{**saved, "measured": measured, "doubts": tuple(saved["doubts"])})
+        texts = {name: tuple(saved.get(name, ())) for name in ("doubts", "notes")}
+        return cls(**{**saved, "measured": measured, **texts})
 
 
 @dataclass(frozen=True)

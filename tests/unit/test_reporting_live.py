@@ -119,7 +119,7 @@ def test_a_terminal_sees_a_moving_part_and_lasting_lines() -> None:
     assert "1 min 30 s left" in text
     assert text.count("validation: clean 50.0%, pgd-10 eps 0.3 25.0%") >= 2
     assert "trained 2 epochs" in text
-    assert "1 held of 2 attacked so far" in text
+    assert "1 of 4 hold so far" in text
     assert "cw: 3 held of 4 attacked images, 1.0 s" in text
     assert out.text.count("\x1b[?25l") == out.text.count("\x1b[?25h") == 1  # the cursor is back
 

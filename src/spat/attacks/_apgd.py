@@ -60,6 +60,8 @@ class APGD(Search[ApgdState]):
     rho: at a checkpoint the step halves if the loss rose in at most this share of the steps
     """
 
+    rows = ApgdState
+
     steps: int = 100
     rho: float = 0.75
 

@@ -53,6 +53,8 @@ class BoundarySearch(Search[FabState]):
     patience: give up rows whose gain so far, times this, would not do; 0 gives up none
     """
 
+    rows = FabState
+
     steps: int = 100
     alpha_max: float = 0.1
     eta: float = 1.05

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -107,7 +107,8 @@ class Found:
 class Search(Attack, Generic[S]):
     """An attack in rounds over rows of state."""
 
-    stride = 1  # steps between two looks at which rows are done
+    stride: ClassVar[int] = 1  # steps between two looks at which rows are done
+    rows: ClassVar[type[State]]  # what `begin` returns
 
     def rounds(self, classes: int) -> int:
         """How many rounds an example may need."""

@@ -15,6 +15,11 @@ def shared() -> Any:
     return field(metadata={"shared": True})
 
 
+def on_cpu(*, shared: bool = False) -> Any:
+    """A field that stays on the CPU, where random numbers are drawn."""
+    return field(metadata={"shared": shared, "on_cpu": True})
+
+
 @dataclass(kw_only=True)
 class State:
     """One row per (example, round of the attack: a restart or a target class).
@@ -78,11 +83,15 @@ class State:
         return {name: torch.as_tensor(value).clone() for name, value in values.items()}
 
     @classmethod
-    def restore(cls, tensors: Mapping[str, Tensor]) -> Self:
-        whole = {f.name for f in fields(cls) if f.type == "int"}
-        values: dict[str, Any] = {
-            name: int(value) if name in whole else value.clone() for name, value in tensors.items()
-        }
+    def restore(
+        cls, tensors: Mapping[str, Tensor], device: torch.device | str | None = None
+    ) -> Self:
+        """device: of the rows; by default where their tensors are."""
+        values: dict[str, Any] = {}
+        for f in fields(cls):
+            value = tensors[f.name].clone()
+            moved = value if f.metadata.get("on_cpu") else value.to(device)
+            values[f.name] = int(value) if f.type == "int" else moved
         return cls(**values)
 
     def _rows(self) -> Iterator[str]:

@@ -48,6 +48,8 @@ class MD(Search[MdState]):
     restarts: pairs of runs, one for either term, for the examples not yet broken
     """
 
+    rows = MdState
+
     steps: int = 50
     restarts: int = 1
 

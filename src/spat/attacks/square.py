@@ -17,7 +17,7 @@ from spat import rng as random
 from spat.attacks import _square as moves
 from spat.attacks._patience import look, no_looks
 from spat.attacks._search import STREAMS, Batch, Search, stream, wide
-from spat.attacks._state import State, column, shared
+from spat.attacks._state import State, column, on_cpu, shared
 from spat.errors import UserError
 
 AHEAD = 64  # queries that are planned at once
@@ -30,14 +30,16 @@ class SquareState(State):
     z: Tensor
     margin: Tensor  # [n] of z
     history: Tensor  # [n, looks] see `_patience`
-    ids: Tensor  # int64 [n]: the row's own stream
+    ids: Tensor = on_cpu()  # int64 [n]: the row's own stream
     ahead: Tensor  # [n, AHEAD, width] plans of that stream
     ahead_from: Tensor  # int64 [n]: the query that `ahead` begins with
     seed: int = shared()  # of the streams
     fresh: int = shared()  # queries for which `ahead` still serves all rows
-    table: Tensor = shared()  # [queries, width] plans of the squares that all rows share in Linf
+    table: Tensor = on_cpu(
+        shared=True
+    )  # [queries, width] plans of the squares that all rows share in Linf
     asked: int = shared()  # queries answered from the table
-    generator: Tensor = shared()  # the state of the one that the rows share in L2
+    generator: Tensor = on_cpu(shared=True)  # the state of the one that the rows share in L2
 
     @property
     def best(self) -> Tensor:
@@ -72,6 +74,7 @@ class Square(Search[SquareState]):
     official: bool = False
 
     stride = 16
+    rows = SquareState
 
     def __post_init__(self) -> None:
         super().__post_init__()

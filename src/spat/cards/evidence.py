@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spat.cards.card import images_digest, make_card, write_card
 from spat.cards.images import Gallery
-from spat.records import Event, Outcomes, Record
+from spat.records import BETWEEN, Event, Outcomes, Record
 
 
 @dataclass
@@ -52,7 +52,8 @@ class Evidence:
         """The last that an attack says of its cost is its whole cost."""
         if event.kind == "attack" and "forwards" in event.values:
             known = ("forwards", "backwards", "seconds")
-            self.work[event.values["attack"]] = {key: event.values[key] for key in known}
+            attack = event.values["attack"].partition(BETWEEN)[0]
+            self.work[attack] = {key: event.values[key] for key in known}
 
     def finish(
         self, record: Record, outcomes: Outcomes, x: Tensor, y: Tensor, names: Sequence[str]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from torch import Tensor, nn
 
 
@@ -11,14 +13,18 @@ class Counted(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        self.separable = bool(getattr(model, "separable", False))
         self.forwards = self.backwards = 0
+        self.lock = threading.Lock()  # blocks of a batch are worked on side by side
 
     def forward(self, x: Tensor) -> Tensor:
         z: Tensor = self.model(x)
-        self.forwards += len(x)
+        with self.lock:
+            self.forwards += len(x)
         if isinstance(z, Tensor) and z.requires_grad:
             z.register_hook(self._went_back)  # type: ignore[no-untyped-call]
         return z
 
     def _went_back(self, gradient: Tensor) -> None:
-        self.backwards += len(gradient)
+        with self.lock:
+            self.backwards += len(gradient)

@@ -33,12 +33,18 @@ def page(
         _section("Training", training(events)),
         _section("Images under attack", _images(pictures)),
         _section("Class by class", by_class(outcomes, class_names) if len(outcomes) else ""),
-        _section("Attacks", pairs(record.attacks) if record.attacks else ""),
+        _section("Attacks", _attacks(record)),
         _section("Settings", _settings(record)),
         _section("Provenance", pairs(_provenance(record, events))),
     ]
     body = tag("body", tag("main", *sections))
     return "<!doctype html>\n" + tag("html", _meta(record), body, lang="en") + "\n"
+
+
+def _attacks(record: Record) -> str:
+    """The settings of each, and what a reader of their numbers must know."""
+    notes = "".join(tag("p", escape(note)) for note in record.notes)
+    return (pairs(record.attacks) if record.attacks else "") + notes
 
 
 def _meta(record: Record) -> str:

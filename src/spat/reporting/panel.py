@@ -30,7 +30,7 @@ def training(step: Values, last_epoch: Values) -> RenderableType:
 def attack(values: Values) -> RenderableType:
     name, done, n = str(values.get("attack", "attack")), values.get("done"), values.get("n")
     held = count(values.get("held"))
-    told = f"{held} held of {count(done)} attacked so far" if held else ""
+    told = f"{held} of {count(n)} hold so far" if held else ""
     return Group(_bar(name, done, n, values.get("eta_s")), _facts(told))
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from spat.records import Measured, Outcomes, Record
+from spat.records import BETWEEN, Measured, Outcomes, Record
 from spat.reporting.markup import escape, table, tag
 from spat.reporting.wording import fraction, is_unicode, norm_name, showable
 from spat.results.measure import measured as measure
@@ -20,7 +20,7 @@ Found = Record | Outcomes
 def text_table(found: Found, *, plain: bool = False) -> str:
     """The table as aligned text; `plain` keeps to ASCII."""
     rows = measurements(found)
-    return "\n".join([*aligned(_cells(rows, found, plain), plain), closing(rows)])
+    return "\n".join([*aligned(_cells(rows, found, plain), plain), closing(rows), *found.notes])
 
 
 def aligned(rows: Sequence[Cells], plain: bool) -> list[str]:
@@ -63,7 +63,17 @@ def closing(measured: Sequence[Measured]) -> str:
 
 
 def attack_names(measured: Sequence[Measured]) -> list[str]:
-    return [row.attack for row in measured if row.attack not in SPECIAL]
+    names = [row.attack for row in measured if row.attack not in SPECIAL]
+    return [name for name in names if not is_stage(name)]
+
+
+def shown(name: str) -> str:
+    """A row's name; that of a stage says that the stages before it count too."""
+    return "worst case" if name == "worst" else name.replace(BETWEEN, " after ")
+
+
+def is_stage(name: str) -> bool:
+    return BETWEEN in name
 
 
 def interval(row: Measured, plain: bool = False) -> str:
@@ -75,7 +85,7 @@ def _cells(measured: Sequence[Measured], found: Found, plain: bool) -> list[Cell
     head = ["attack", "accuracy %", "95% interval", "n", f"eps ({norm_name(found.norm, plain)})"]
     body = [
         [
-            "worst case" if row.attack == "worst" else row.attack,
+            shown(row.attack),
             f"{100 * row.value:.2f}",
             interval(row, plain),
             str(row.n),

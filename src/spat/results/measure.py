@@ -19,14 +19,13 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def measured(outcomes: Outcomes) -> tuple[Measured, ...]:
-    """Clean, each attack and the pointwise worst case, each with its 95% interval.
+    """Clean, each attack (and stage) and the pointwise worst case, each with its 95% interval.
 
     Without an attack there is no worst case: it would pass clean accuracy off as robustness.
     """
     if len(outcomes) == 0:
         raise UserError("there is nothing to measure: the outcomes hold no examples.")
-    names = ["clean", *outcomes.attacks, *(["worst"] if outcomes.attacks else [])]
-    return tuple(_measure(outcomes, name) for name in names)
+    return tuple(_measure(outcomes, name) for name in outcomes.names)
 
 
 def _measure(outcomes: Outcomes, name: str) -> Measured:
