@@ -83,15 +83,21 @@ def record_of(model: Linear, outcomes: Outcomes) -> Record:
 
 
 def evaluate(
-    folder: Path, model: Linear, x: Tensor, y: Tensor, eps: float = EPS, norm: Any = "linf"
+    folder: Path,
+    model: Linear,
+    x: Tensor,
+    y: Tensor,
+    eps: float = EPS,
+    norm: Any = "linf",
+    attacks: str = "fgsm pgd-3",
 ) -> Evaluated:
     evidence = Evidence(folder / "card.json", folder / "images.safetensors", each=True)
-    evidence.begin(x, y, ["fgsm", "pgd-3"])
+    evidence.begin(x, y, attacks.split())
     outcomes = spat.evaluate(
         model,
         x,
         y,
-        "fgsm pgd-3",
+        attacks,
         eps=eps,
         norm=norm,
         batch_size=7,
@@ -400,3 +406,13 @@ def test_breaks_whose_images_are_lost_are_told(evaluated: Evaluated) -> None:
     with pytest.raises(UserError, match=r"the images of \d+ breaks were found before"):
         evidence.finish(record_of(model, outcomes), outcomes, evaluated.x, evaluated.y, NAMES)
     assert list(folder.iterdir()) == []
+
+
+def test_a_card_tells_the_stages_of_an_attack(evaluated: Evaluated, tmp_path: Path) -> None:
+    folder = tmp_path / "staged"
+    folder.mkdir()
+    staged = evaluate(folder, evaluated.model, evaluated.x, evaluated.y, attacks="fgsm aa-20")
+    assert {check.level for check in staged.check()} == {"ok"}
+    card, _ = read_card(staged.card)
+    assert "aa-20: apgd-t" in [row["attack"] for row in card.measured]
+    assert card.outcomes().broken_by == staged.outcomes.broken_by

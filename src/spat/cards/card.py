@@ -60,8 +60,9 @@ class Card:
     def outcomes(self) -> Outcomes:
         """The rows as an evaluation has them; how far and when an image broke is not on a card."""
         labels, clean = (np.asarray(self.examples[k], np.int64) for k in ("labels", "clean"))
+        stages = self.examples.get("stages", {})
         columns = {
-            name: _column(labels, clean, np.asarray(predicted, np.int64))
+            name: _column(labels, clean, np.asarray(predicted, np.int64), stages.get(name, {}))
             for name, predicted in self.examples["predicted"].items()
         }
         return Outcomes(self.ids, labels, clean, columns, self.threat["eps"], self.threat["norm"])
@@ -165,13 +166,19 @@ def _examples(outcomes: Outcomes) -> dict[str, Any]:
         "predicted": {
             name: found.predicted[order].tolist() for name, found in outcomes.attacks.items()
         },
+        "stages": {
+            name: {"names": list(found.stages), "broke": found.stage[order].tolist()}
+            for name, found in outcomes.attacks.items()
+            if found.stages
+        },
     }
 
 
-def _column(labels: Ints, clean: Ints, predicted: Ints) -> Attacked:
+def _column(labels: Ints, clean: Ints, predicted: Ints, stages: Section) -> Attacked:
     broken = (clean == labels) & (predicted != labels)
     unknown = np.full(len(labels), -1, np.int64)
-    return Attacked(predicted, broken, np.zeros(len(labels), np.float32), unknown)
+    distance, stage = np.zeros(len(labels), np.float32), np.asarray(stages.get("broke", ()), int)
+    return Attacked(predicted, broken, distance, unknown, tuple(stages.get("names", ())), stage)
 
 
 def _problem(card: Card) -> str:
