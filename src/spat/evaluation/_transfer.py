@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from spat.contracts import check_images, check_labels, check_logits, check_not_probabilities
 from spat.errors import UserError
+from spat.evaluation._room import automatic
+from spat.evaluation._subject import device_of
 from spat.evaluation.plan import Planned, plan_attacks
 from spat.evaluation.run import Sink
 from spat.models import head_scale
@@ -108,7 +110,7 @@ class _Told:
     def __call__(self, index: Tensor) -> None:
         self.done += len(index)
         n, seconds = len(self.own.y), time.perf_counter() - self.begun
-        held = int((self.own.predicted[: self.done] == self.own.y[: self.done]).sum())
+        held = int((self.own.predicted == self.own.y).sum())
         values = {"attack": self.title, "done": self.done, "n": n, "held": held}
         left = seconds / self.done * (n - self.done)
         self.sink(
@@ -121,7 +123,7 @@ def _crafted(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Places, adversarial images and their distances, batch by batch."""
     source = PerExample(derive(seed, planned.label), torch.arange(len(x)))
-    device = _device(model, x)
+    device = device_of(model, x)
     for index in _batches(x, device, batch_size):
         clean = x[index.to(x.device)].to(device)
         x_adv = planned.attack(model, clean, y[index].to(device), rng=source[index])
@@ -131,7 +133,7 @@ def _crafted(
 def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int | None) -> Tensor:
     """[n] predictions, on the CPU, of a model whose first answers are those of a classifier."""
     logits = []
-    for index in _batches(x, _device(model, x), batch_size):
+    for index in _batches(x, device_of(model, x), batch_size):
         logits.append(_logits(model, x[index.to(x.device)]))
         check_logits(logits[-1], len(index))
     z = torch.cat(logits)
@@ -141,24 +143,20 @@ def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int | None) -> Te
 
 
 def _logits(model: nn.Module, x: Tensor) -> Tensor:
-    device = _device(model, x)
+    device = device_of(model, x)
     with borrowed(model, device), torch.no_grad(), full_float32():
         z: Tensor = model(x.to(device))
     return z
 
 
 def _batches(x: Tensor, device: torch.device, size: int | None) -> tuple[Tensor, ...]:
-    usual = GPU_BATCH if device.type == "cuda" else CPU_BATCH
+    usual = automatic(device, x[0].shape)
     return torch.arange(len(x)).split(size or usual)  # type: ignore[no-untyped-call, no-any-return]
-
-
-def _device(model: nn.Module, x: Tensor) -> torch.device:
-    return next((p.device for p in model.parameters()), x.device)
 
 
 def _planned(name: str, model: nn.Module, eps: float, norm: Norm) -> Planned:
     """One attack; of the two that a cosine head calls for, the stronger one, which comes last."""
-    return plan_attacks([name], eps=eps, norm=norm, scale=head_scale(model))[-1]
+    return plan_attacks([name], eps=eps, norm=norm, scale=head_scale(model), exact=True)[-1]
 
 
 def _outcomes(
