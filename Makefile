@@ -6,7 +6,7 @@ READY := .venv/.ready
 # Threads that spin while they wait make everything many times slower on a machine that is shared.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test check format docs comparison clean
+.PHONY: demo test check format docs comparison bench clean
 
 demo: $(READY)
 	$(BIN)/spat demo
@@ -30,8 +30,12 @@ docs: $(READY)
 comparison: $(READY)
 	$(BIN)/python benchmarks/defences.py
 
+bench: .bench/.ready
+	.bench/bin/python benchmarks/step.py
+	.bench/bin/python benchmarks/peers.py
+
 clean:
-	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .bench runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # torch first and pinned (constraints.txt): left to itself pip would choose gigabytes of CUDA.
 $(READY): pyproject.toml constraints.txt
@@ -39,3 +43,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY)
+
+# The toolkits to compare with, in an environment of their own: they ask for much else.
+.bench/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .bench
+	.bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch torchvision
+	.bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	touch $@
