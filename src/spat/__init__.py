@@ -1,8 +1,8 @@
 """Train image classifiers that withstand adversarial attack, and say honestly how robust they are.
 
-`spat.model`, `spat.data`, `spat.attack` and `spat.defence` build components by name; `spat.train`
-and `spat.evaluate` work on any `nn.Module` and tensors. Names are imported when first used, so that
-`import spat` is light.
+`spat.model`, `spat.data`, `spat.attack` and `spat.defence` build components by name; `spat.train`,
+`spat.evaluate` and `spat.audit` work on any `nn.Module` and tensors. Names are imported when first
+used, so that `import spat` is light.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spat.api import attack, data, defence, evaluate, model, step, train, transfer
     from spat.config import Experiment, Training
+    from spat.doubts import audit
     from spat.errors import UserError
     from spat.models import CosineHead
     from spat.records import Outcomes, Record
@@ -21,6 +22,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "attack": "spat.api",
+    "audit": "spat.doubts",
     "data": "spat.api",
     "defence": "spat.api",
     "evaluate": "spat.api",
@@ -45,6 +47,7 @@ __all__ = [  # noqa: RUF022 (in the order of a reader's need)
     "step",
     "evaluate",
     "transfer",
+    "audit",
     "CosineHead",
     "Experiment",
     "Outcomes",

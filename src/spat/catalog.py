@@ -24,6 +24,7 @@ PACKAGES = {
     "attack": "spat.attacks",
     "dataset": "spat.datasets",
     "defence": "spat.defences",
+    "doubt": "spat.doubts",
     "model": "spat.models",
     "recipe": "spat.recipes",
 }

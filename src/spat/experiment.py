@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from spat import config, tensorfile
 from spat.cards import Evidence
 from spat.config import Experiment
+from spat.doubts import flags
 from spat.errors import UserError
 from spat.evaluation import Keep, Planned, attack_by_name, evaluate, plan_attacks
 from spat.models import build_model, head_scale
@@ -37,6 +38,7 @@ from spat.training.sinks import JsonLines, Sink, TensorBoard, read_events
 
 BATCH = 250  # images an attack sees at a time
 PICTURES = 8  # in the page: half of them broken, half of them held, where there are so many
+PROBED = 32  # images on which a Record's doubts look at the model itself
 CANDIDATES = 200  # the pictures are the first of so many test images
 
 
@@ -212,6 +214,7 @@ def assess(
 def make_record(
     plan: Plan, outcomes: Outcomes, model: nn.Module, seconds: Mapping[str, float]
 ) -> Record:
+    ran = planned_attacks(plan, model)
     return Record(
         settings=plan.flat,
         settings_hash=config.digest(plan.flat),
@@ -220,9 +223,10 @@ def make_record(
         measured=measured(outcomes),
         seeds={"training": plan.experiment.seed, "evaluation": plan.experiment.seed},
         weights_sha256=tensorfile.digest(model.state_dict()),
-        attacks={one.label: repr(one.attack) for one in planned_attacks(plan, model)},
+        attacks={one.label: repr(one.attack) for one in ran},
         notes=outcomes.notes,
         seconds=seconds,
+        doubts=flags(outcomes, ran, model, *plan.splits.test[:PROBED].floats()),
         **provenance(gpu_name(plan.device)),
     )
 

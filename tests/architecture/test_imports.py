@@ -9,11 +9,12 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "spat"
 LEVELS = [
-    {"errors", "convert", "catalog", "config", "interval", "records", "rng"},
+    {"errors", "convert", "catalog", "config", "findings", "interval", "records", "rng"},
     {"contracts", "threat", "losses", "modes", "fast", "tensorfile", "world"},
     {"datasets", "models", "attacks"},
     {"defences"},
     {"training", "evaluation", "results"},
+    {"doubts"},
     {"reporting"},
     {"resolve", "cards"},
     {"experiment"},

@@ -36,6 +36,7 @@ class Narrator:
             "checkpoint": self._checkpoint,
             "note": lambda values: Line(one_line(values.get("text", "")), True),
             "attack": lambda values: Line(attacked(values), _is_complete(values)),
+            "doubt": lambda values: Line(doubted(values), False),
             "end": lambda values: Line(ended(values, self.checkpoint), True),
         }
         return say[event.kind](event.values) if event.kind in say else None
@@ -97,6 +98,13 @@ def attacked(values: Values) -> str:
     facts = [place("image", done, values.get("n")), kept]
     facts.append(_with("left", duration(values.get("eta_s"))))
     return one_line(f"{name}: {', '.join(filter(None, facts))}")
+
+
+def doubted(values: Values) -> str:
+    """Which doubt an audit looks into now."""
+    at = place("doubt", (values.get("done") or 0) + 1, values.get("n"))
+    spent = _with("so far", duration(values.get("seconds")))
+    return one_line(", ".join(filter(None, [f"{at}: {values.get('doubt', '')}", spent])))
 
 
 def ended(values: Values, checkpoint: str) -> str:

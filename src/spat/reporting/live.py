@@ -154,6 +154,8 @@ class Moving:
     def _moving(self, event: Event) -> RenderableType:
         if event.kind == "attack":
             return panel.attack(event.values)
+        if event.kind == "doubt":
+            return panel.doubt(event.values)
         return panel.training(event.values, self.epoch)
 
 

@@ -34,6 +34,11 @@ def attack(values: Values) -> RenderableType:
     return Group(_bar(name, done, n, values.get("eta_s")), _facts(told))
 
 
+def doubt(values: Values) -> RenderableType:
+    where = f"audit: {values.get('doubt', '')}"
+    return _bar(where, values.get("done"), values.get("n"), None)
+
+
 def speed(values: Values) -> str:
     at = number(values.get("images_per_s"), ",.0f")
     return f"{at} images/s" if at else ""
