@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 import spat
 from conftest import Linear
 from spat import tensorfile
-from spat.cards import Check, Evidence, check_card, read_card
+from spat.cards import Card, Check, Evidence, check_card, read_card
 from spat.cards.card import checksum
 from spat.cards.verify import verdict
 from spat.errors import UserError
@@ -416,3 +417,13 @@ def test_a_card_tells_the_stages_of_an_attack(evaluated: Evaluated, tmp_path: Pa
     card, _ = read_card(staged.card)
     assert "aa-20: apgd-t" in [row["attack"] for row in card.measured]
     assert card.outcomes().broken_by == staged.outcomes.broken_by
+
+
+def test_the_document_names_every_field_in_order() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "card.md").read_text()
+    table = text.partition("## The fields")[2].partition("## ")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    told = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    wanted = [field.name for field in fields(Card)] + ["sha256"]
+    assert sorted(told) == sorted(wanted)
+    assert told == sorted(told, key=wanted.index)
