@@ -89,3 +89,24 @@ def test_an_evaluation_that_fails_leaves_nothing(
     images = ["--save-adversarial", "kept/images.safetensors"]
     assert "probabilities" in mistake(*words.split(), *images)
     assert list((own_place / "kept").iterdir()) == []
+
+
+def test_a_verified_card_makes_a_robustbench_entry(mistake: Callable[..., str]) -> None:
+    assert saved() == 0
+    told = mistake("verify", "out/card.json", "--entry", "entry.json")
+    assert "needs the attack aa on all 40 test images; this card has fgsm, pgd-2 on 40" in told
+    words = "evaluate mine.py:make --data npz --data.path own.npz --eps 128/255 --attacks fgsm aa"
+    more = ["--card", "aa.json", "--save-adversarial", "aa.safetensors"]
+    assert main([*words.split(), *more, "--n", "10"]) == 0
+    assert "on all 40" in mistake("verify", "aa.json", "--entry", "entry.json")
+    for name in ("aa.json", "aa.safetensors"):
+        Path(name).unlink()
+    assert main([*words.split(), *more]) == 0
+    assert main(["verify", "aa.json", "--entry", "entry.json"]) == 0
+    made, card = (json.loads(Path(name).read_text()) for name in ("entry.json", "aa.json"))
+    shares = {row["attack"]: f"{100 * row['held'] / 40:.2f}" for row in card["measured"]}
+    assert made["eps"] == "128/255"
+    assert made["clean_acc"] == shares["clean"]
+    assert made["autoattack_acc"] == shares["aa"]
+    assert made["reported"] == shares["worst"]
+    assert "already exists" in mistake("verify", "aa.json", "--entry", "entry.json")

@@ -2,6 +2,7 @@
 
 spat verify card.json
 spat verify card.json --weights weights.pt --adversarial images.safetensors --data.path own.npz
+spat verify card.json --entry entry.json
 
 The model, the data set and both files are those that the card names, unless a flag says where they
 are on this machine. Exit codes: 0 verified; 1 a claim fails; 2 something to correct first.
@@ -25,11 +26,16 @@ def run(arguments: Sequence[str]) -> int:
     command.add_argument("card", type=Path, help="a card that spat evaluate --card wrote")
     command.add_argument("--weights", type=Path, help="the weights [where the card says]")
     command.add_argument("--adversarial", type=Path, help="the images [where the card says]")
+    command.add_argument("--entry", type=Path, help="once verified, a new RobustBench entry")
     options, flags = command.parse_known_args(arguments)
+    if options.entry is not None and options.entry.exists():
+        raise UserError(f"{options.entry} already exists; choose another --entry.")
 
     from spat.cards import check_card, read_card
+    from spat.cards.entry import entry
     from spat.cards.verify import verdict
     from spat.loading import load_planned
+    from spat.results import write_json
     from spat.tensorfile import opened
 
     card, unaltered = read_card(options.card)
@@ -41,9 +47,15 @@ def run(arguments: Sequence[str]) -> int:
         x, y = plan.splits.test.floats()
         ids = _places(card, len(x))
         x, y = x[ids].to(plan.device), y[ids].to(plan.device)
+        made = None if options.entry is None else entry(card, len(plan.splits.test))
         checks = check_card(card, unaltered, model, x, y, rows, _print)
     print(verdict(card, checks))
-    return 1 if any(check.level == "fails" for check in checks) else 0
+    if any(check.level == "fails" for check in checks):
+        return 1
+    if made is not None:
+        write_json(options.entry, made)
+        print(f"entry: {options.entry}; fill in link, name, authors, venue and additional data")
+    return 0
 
 
 def _print(check: Check) -> None:
