@@ -129,6 +129,10 @@ class Experiment:
     seed: int = 0
     device: str = "auto"
 
+    def __post_init__(self) -> None:
+        if self.n is not None and self.n < 1:
+            raise UserError(f"n must be 1 or more, got {self.n}.")
+
 
 def read(path: Path) -> dict[str, Any]:
     """The flat settings of a TOML file."""

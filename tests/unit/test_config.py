@@ -84,6 +84,8 @@ def test_a_wrong_file_gets_one_sentence(tmp_path: Path) -> None:
         ({"epoch": 3}, "unknown setting 'epoch'. Did you mean 'epochs'?"),
         ({"defence.scal": 3}, "unknown setting 'defence.scal'. Did you mean 'defence.scale'?"),
         ({"epochs": 0}, "epochs must be 1 or more, got 0."),
+        ({"n": 0}, "n must be 1 or more, got 0."),
+        ({"n": -5}, "n must be 1 or more, got -5."),
         ({"lr": -1}, "lr must be positive, got -1."),
         ({"validation": 1}, "validation must lie in [0, 1), got 1."),
         ({"schedule": "cos"}, "schedule must be one of steps, linear, cosine"),

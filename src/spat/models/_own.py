@@ -99,8 +99,8 @@ def _importable(where: str) -> Iterator[None]:
 
 def _defined_in(module: ModuleType) -> list[str]:
     """The functions and classes of a module, without those it imports."""
-    own = [v for v in vars(module).values() if getattr(v, "__module__", "") == module.__name__]
-    return [value.__name__ for value in own if hasattr(value, "__name__")]
+    named = vars(module).items()
+    return [name for name, v in named if getattr(v, "__module__", "") == module.__name__]
 
 
 def _kind(value: object) -> str:
