@@ -64,6 +64,7 @@ class Training:
     exact: attack the model itself in float32: iterates are those of the literal algorithm, slower
     save_every: how often a checkpoint is written, besides one an epoch: 10s, 5m, 2h or 200steps
     sync_batchnorm: of several processes: BatchNorm's statistics are those of the whole batch
+    guard: against overfitting: warn, or rollback to the last good epoch at half the rate, or off
     """
 
     epochs: int = 100
@@ -85,6 +86,7 @@ class Training:
     exact: bool = False
     save_every: str | float = "10m"
     sync_batchnorm: bool = True
+    guard: Literal["warn", "rollback", "off"] = "warn"
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spat.errors import UserError
+from spat.errors import NonFiniteError, UserError
 
 
 def check_images(x: Tensor) -> None:
@@ -46,7 +46,9 @@ def check_logits(z: Tensor, n: int) -> None:
             f"the model must return logits of shape ({n}, classes), got {tuple(z.shape)}."
         )
     if not bool(torch.isfinite(z.detach()).all()):
-        raise UserError("the model returns NaN or infinite logits; check its weights and input.")
+        raise NonFiniteError(
+            "the model returns NaN or infinite logits; check its weights and input."
+        )
 
 
 def look_like_probabilities(z: Tensor) -> bool:

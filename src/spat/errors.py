@@ -10,6 +10,10 @@ class UserError(ValueError):
     """One sentence that names the value at fault and the way out; the CLI prints it bare."""
 
 
+class NonFiniteError(UserError):
+    """A model's output or a loss is NaN or infinite: training may have a way back from it."""
+
+
 def unknown(what: str, got: str, known: Iterable[str]) -> UserError:
     """The error for a name that is not in a list: the nearest name, then the list."""
     choices = sorted(known)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from spat.errors import UserError
 from spat.records import Event
@@ -137,3 +138,25 @@ def test_a_file_too_large_leaves_what_was_there(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_weights_that_are_no_numbers_displace_no_checkpoint(tmp_path: Path) -> None:
+    """A finite loss can have an infinite gradient; the next step's loss is then refused."""
+    subject = trainer(tmp_path, save_every="1step")
+    events: list[Event] = []
+
+    def run() -> None:
+        for event in subject.run():
+            events.append(event)
+            if event.kind == "checkpoint" and event.values["step"] == 2:
+                subject.model.out.bias.data[0] = torch.inf
+
+    with pytest.raises(UserError, match=r"NaN or infinite logits at step 2 \(epoch 1\); the"):
+        run()
+    assert checkpoint.newest(tmp_path).meta["step"] == 2
+    subject.counters.step = 3
+    assert notes([subject.saver.try_to_save(subject.state)]) == [  # type: ignore[union-attr]
+        "step 3 made weights that are no numbers: they were not saved. "
+        "The run goes on, and tries again at its next save."
+    ]
+    assert checkpoint.newest(tmp_path).meta["step"] == 2

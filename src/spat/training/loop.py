@@ -21,14 +21,16 @@ from torch import nn
 from spat.config import Training
 from spat.datasets import Images
 from spat.defences._base import Defence, Progress
-from spat.errors import UserError
+from spat.errors import NonFiniteError, UserError
 from spat.interval import interval
 from spat.records import Event
 from spat.training.batches import Batch, batch_at
 from spat.training.engine import Engine, Means, sgd
+from spat.training.guard import Guard
 from spat.training.saving import Saver
 from spat.training.schedule import learning_rate, ramped
 from spat.training.state import Counters, State, copied
+from spat.training.symptoms import Reading
 from spat.training.validation import Validation, validate
 from spat.world import ALONE, World
 
@@ -80,6 +82,7 @@ class Trainer:
         )
         if self._decay(0) is not None:
             self.state.begin_average()
+        self.guard = Guard(settings.guard, self.state)
         self.saver = None if self.folder is None else self._saver(self.folder)
         self._notes: list[str] = []
         self._told_at = -math.inf
@@ -92,7 +95,10 @@ class Trainer:
         for text in self._remarks():
             yield Event("note", {"text": text})
         while self.counters.step < self.total and not stop():
+            before = self.counters.step
             yield from self._train_one()
+            if self.counters.step == before:  # the guard went back instead
+                continue
             if self.counters.step % self.per_epoch == 0:
                 yield from self._end_epoch()
             elif self.saver is not None and self.saver.is_due(self.counters.step):
@@ -133,8 +139,12 @@ class Trainer:
         epoch, position = divmod(step, self.per_epoch)
         batch = self._batch(epoch, position, step)
         progress = Progress(epoch + 1, self.settings.epochs, step, self.total)
-        lr = learning_rate(self.settings, step / self.per_epoch)
-        means = self._update(batch, progress, lr)
+        lr = self._rate(step)
+        try:
+            means = self._update(batch, progress, lr)
+        except NonFiniteError as error:
+            yield self._gone_back(str(error).partition(";")[0], progress)
+            return
         seconds = time.perf_counter() - begun
         self.counters.step += 1
         self.counters.seconds += seconds
@@ -164,12 +174,15 @@ class Trainer:
             step=progress.step,
             lr=lr,
             progress=progress,
-            accept=lambda means: self._refuse_nonfinite(means["loss"], progress),
+            accept=lambda means: refuse_nonfinite(means["loss"]),
         )
         decay = self._decay(progress.step)
         if decay is not None:
             self.state.average(decay)
         return means
+
+    def _rate(self, step: int) -> float:
+        return learning_rate(self.settings, step / self.per_epoch) * self.guard.rate
 
     def _decay(self, step: int) -> float | None:
         """Of the running average of the weights: the defence's own, or the settings'."""
@@ -185,15 +198,17 @@ class Trainer:
                 "batch_size or start fewer processes."
             )
 
-    def _refuse_nonfinite(self, loss: float, progress: Progress) -> None:
-        if math.isfinite(loss):
-            return
-        kept = "there is none yet" if self.saver is None else self.saver.last_good()
-        raise UserError(
-            f"the loss became {loss} at step {progress.step} "
-            f"(epoch {progress.epoch}); the update was not made. Lower lr, or lengthen warmup; "
-            f"of the last good checkpoint: {kept}."
-        )
+    def _gone_back(self, what: str, progress: Progress) -> Event:
+        """The way back from a step that gave no numbers; where there is none, the run ends."""
+        what = f"{what} at step {progress.step} (epoch {progress.epoch})"
+        text = self.guard.after_nonfinite(what)
+        if not text:
+            kept = "there is none yet" if self.saver is None else self.saver.last_good()
+            raise UserError(
+                f"{what}; the update was not made. Lower lr, lengthen warmup or use "
+                f"--guard rollback; of the last good checkpoint: {kept}."
+            ) from None
+        return Event("note", {"text": text})
 
     def _count(self, means: Means, n: int) -> None:
         """Sums over examples, so that a mean over the epoch weighs every image alike."""
@@ -244,8 +259,9 @@ class Trainer:
                 **means,
                 "val_clean": held.clean if held else None,
                 "val_robust": held.robust if held else None,
+                "val_single": held.single if held else None,
                 "val_attack": held.attack if held else None,
-                "lr": learning_rate(self.settings, (counters.step - 1) / self.per_epoch),
+                "lr": self._rate(counters.step - 1),
                 "images_per_s": round(
                     counters.step * len(self.train) / self.per_epoch / counters.seconds, 1
                 ),
@@ -253,10 +269,19 @@ class Trainer:
                 "seconds": round(counters.seconds, 2),
             },
         )
+        yield from self._guarded(epoch, held, means["loss"])
         if self.saver is not None:
             is_last = counters.step == self.total
             save = self.saver.save if is_last else self.saver.try_to_save
             yield save(self.state)
+
+    def _guarded(self, epoch: int, held: Validation | None, loss: float) -> Iterator[Event]:
+        now = None
+        if held is not None and self.defence.passes != "clean":
+            now = Reading(epoch, held.clean, held.single, held.robust, loss, held.n)
+        text = self.guard.after_epoch(epoch, now)
+        if text:
+            yield Event("note", {"text": text})
 
     def _validate(self) -> Validation | None:
         if self.validation is None:
@@ -278,3 +303,8 @@ class Trainer:
             yield self.model
         finally:
             self.model.load_state_dict(own)
+
+
+def refuse_nonfinite(loss: float) -> None:
+    if not math.isfinite(loss):
+        raise NonFiniteError(f"the loss became {loss}")

@@ -38,6 +38,10 @@ class Saver:
         """Weights for others first; the checkpoint, which marks the state as whole, last."""
         counters = state.counters
         self.tried_at, self.tried_step = time.monotonic(), counters.step
+        if not state.is_finite():  # the loss of the next step would tell
+            raise UserError(
+                f"step {counters.step} made weights that are no numbers: they were not saved."
+            )
         facts = {**self.describe, "step": counters.step, "best_epoch": counters.best_epoch}
         tensorfile.write(self.folder / "last.safetensors", state.judged(), facts)
         if state.best:

@@ -14,11 +14,15 @@ from torch import Tensor, nn
 
 from spat.errors import UserError
 from spat.models import cosine_heads
+from spat.training.symptoms import Watch
 
 
 @dataclass
 class Counters:
-    """What a run knows of itself besides tensors. `sums` and `seen` are of the current epoch."""
+    """What a run knows of itself besides tensors.
+
+    sums, seen: of the current epoch. watch: what the guard remembers
+    """
 
     step: int = 0
     best: float = -1.0
@@ -26,20 +30,29 @@ class Counters:
     seconds: float = 0.0
     sums: dict[str, float] = field(default_factory=dict)
     seen: int = 0
+    watch: Watch = field(default_factory=Watch)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> Counters:
+        return cls(**{**saved, "watch": Watch.from_json(saved["watch"])})
+
 
 @dataclass
 class State:
-    """Weights, the optimiser's buffers, the average if any, the best, what is carried, counters."""
+    """Weights, the optimiser's buffers, the average if any, the best, what is carried, counters.
+
+    good: what `go_back` leads to: weights, buffers and average, by the names of `tensors`
+    """
 
     model: nn.Module
     optimiser: torch.optim.SGD
     averaged: dict[str, Tensor] | None = None
     best: dict[str, Tensor] = field(default_factory=dict)
     carried: Tensor | None = None
+    good: dict[str, Tensor] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
 
     def carry(self, delta: Tensor | None) -> None:
@@ -74,34 +87,55 @@ class State:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by a name, for a checkpoint."""
-        groups = {
-            "model": self.model.state_dict(),
-            "best": self.best,
-            "averaged": self.averaged or {},
-            "carried": {} if self.carried is None else {"delta": self.carried},
-            "momentum": {str(i): buffer for i, buffer in self._momenta().items()},
-        }
-        return {f"{group}/{k}": v for group, held in groups.items() for k, v in held.items()}
+        carried = {} if self.carried is None else {"delta": self.carried}
+        return self._moving() | _named({"best": self.best, "carried": carried, "good": self.good})
+
+    def is_finite(self) -> bool:
+        return all(bool(tensor.isfinite().all()) for tensor in self._moving().values())
+
+    def keep(self) -> None:
+        """Remember what the next step would start from, to `go_back` to."""
+        self.good = copied(self._moving())
+
+    def go_back(self) -> None:
+        self._take(self.good)
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Take up the state that `tensors` and the counters were saved from."""
         try:
-            self.model.load_state_dict(_under("model", tensors))
+            self._take(tensors)
         except RuntimeError as error:
             reason = str(error).splitlines()[-1].strip()
             raise UserError(f"the checkpoint belongs to another architecture: {reason}") from None
         device = self._parameters()[0].device
-        self.best = {name: t.to(device) for name, t in _under("best", tensors).items()}
-        averaged = {name: t.to(device) for name, t in _under("averaged", tensors).items()}
+        held = {name: tensor.to(device) for name, tensor in tensors.items()}
+        self.best, self.good = _under("best", held), _under("good", held) or self.good
+        self.carried = held.get("carried/delta")
+        self.counters = Counters.from_json(meta["counters"])
+
+    def _moving(self) -> dict[str, Tensor]:
+        """What an update changes, by name."""
+        momentum = {str(i): buffer for i, buffer in self._momenta().items()}
+        groups = {
+            "model": self.model.state_dict(),
+            "averaged": self.averaged or {},
+            "momentum": momentum,
+        }
+        return _named(groups)
+
+    def _take(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copies of what `_moving` named, in place of what there is."""
+        self.model.load_state_dict(_under("model", tensors))
+        parameters = self._parameters()
+        averaged = copied(_under("averaged", tensors))
+        averaged = {name: tensor.to(parameters[0].device) for name, tensor in averaged.items()}
         self.averaged = averaged or self.averaged
-        carried = tensors.get("carried/delta")
-        self.carried = None if carried is None else carried.to(device)
+        self.optimiser.state.clear()
         for index, buffer in _under("momentum", tensors).items():
-            parameter = self._parameters()[int(index)]
+            parameter = parameters[int(index)]
             # In the parameter's memory layout, so that updates round as they did before.
             kept = torch.empty_like(parameter).copy_(buffer)
             self.optimiser.state[parameter]["momentum_buffer"] = kept
-        self.counters = Counters(**meta["counters"])
 
     def _parameters(self) -> list[nn.Parameter]:
         return list(self.optimiser.param_groups[0]["params"])
@@ -138,6 +172,10 @@ def unit_rows_(shadow: dict[str, Tensor], model: nn.Module) -> None:
         if module in heads:
             weight = shadow[f"{name}.weight" if name else "weight"]
             weight.div_(torch.linalg.vector_norm(weight, dim=1, keepdim=True).clamp_min(1e-12))
+
+
+def _named(groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {f"{group}/{k}": v for group, held in groups.items() for k, v in held.items()}
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
