@@ -4,6 +4,7 @@ replace   a BatchNorm folds into the convolution before it, or becomes one multi
 lower     weights and activations in bfloat16, apart from what needs or expects float32
 pool      relu then max-pool becomes max-pool then relu, of a quarter of the elements: values and
           gradients are the same in both orders, also where elements tie
+fuse      a ReLU, and a sum before it, are computed while a convolution writes its output
 in place  a ReLU overwrites its input where nobody else reads that
 """
 
@@ -19,13 +20,13 @@ from torch import Tensor, fx, nn
 
 from spat.fast._fold import Layer
 from spat.fast._graph import called, of_torch, sole_calls
-from spat.fast._layers import Affine, FoldedConv, InputConv
+from spat.fast._layers import Affine, FoldedConv, InputConv, MatrixConv
 
 RELUS = {torch.relu, torch.relu_, F.relu, F.relu_, "relu", "relu_"}
 SUMS = {operator.add, torch.add, "add"}
 NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm)
 # Layers that do not keep their output for the backward pass, so that it may be overwritten.
-FORGETFUL = (nn.Conv2d, nn.BatchNorm2d, nn.Linear, nn.MaxPool2d, FoldedConv, InputConv, Affine)
+FORGETFUL = (nn.Conv2d, nn.BatchNorm2d, nn.Linear, nn.MaxPool2d, Affine)
 
 
 def replace(traced: fx.GraphModule, like: Tensor, *, fold: bool) -> tuple[list[Layer], str]:
@@ -46,14 +47,15 @@ def replace(traced: fx.GraphModule, like: Tensor, *, fold: bool) -> tuple[list[L
             layers.append(_put_affine(traced, node, bn, like))
     folded = sum(layer.conv is not None for layer in layers)
     note = f"{folded} of {len(norms)} BatchNorms folded into convolutions." if norms else ""
-    first = [node for node in convs if _gains_as_input(traced, node)]
-    return layers + [_put_conv(traced, node, like) for node in first], note
+    others = [node for node in convs if like.device.type == "cpu"]
+    return layers + [_put_conv(traced, node, like) for node in others], note
 
 
 def _put_conv(traced: fx.GraphModule, node: fx.Node, like: Tensor, bn: str | None = None) -> Layer:
     conv = called(traced, node)
     assert isinstance(conv, nn.Conv2d)
-    target = (InputConv if InputConv.suits(conv) else FoldedConv)(conv, like)
+    kind = next((k for k in (InputConv, MatrixConv) if k.suits(conv)), FoldedConv)
+    target = kind(conv, like)
     traced.add_submodule(str(node.target), target)
     return Layer(target, conv=_name(node), bn=bn)
 
@@ -62,11 +64,6 @@ def _put_affine(traced: fx.GraphModule, node: fx.Node, bn: nn.BatchNorm2d, like:
     target = Affine(bn.num_features, like)
     traced.add_submodule(str(node.target), target)
     return Layer(target, bn=_name(node))
-
-
-def _gains_as_input(traced: fx.GraphModule, node: fx.Node) -> bool:
-    conv = called(traced, node)
-    return isinstance(conv, nn.Conv2d) and InputConv.suits(conv)
 
 
 def _name(node: fx.Node) -> str:
@@ -109,6 +106,7 @@ def _lower_output(graph: fx.Graph, node: fx.Node) -> None:
 def tidy(traced: fx.GraphModule) -> None:
     """Order and overwrite what is left, and drop what nobody uses."""
     _pool_first(traced)
+    _fuse_relu(traced)
     _relu_in_place(traced)
     traced.graph.eliminate_dead_code()
     traced.delete_all_unused_submodules()
@@ -128,6 +126,33 @@ def _pool_first(traced: fx.GraphModule) -> None:
         pool.replace_all_uses_with(after, delete_user_cb=lambda user, own=after: user is not own)
 
 
+def _fuse_relu(traced: fx.GraphModule) -> None:
+    """relu(conv(x)) and relu(conv(x) + other) become one layer."""
+    graph = traced.graph
+    for relu in list(graph.nodes):
+        source = relu.args[0] if _is_relu(traced, relu) else None
+        if not isinstance(source, fx.Node) or len(source.users) > 1 or source.kwargs:
+            continue
+        parts: list[Any] = list(source.args) if source.target in SUMS else [source]
+        conv = next((part for part in parts if _fuses(traced, part)), None)
+        if conv is None or not all(isinstance(part, fx.Node) for part in parts):
+            continue
+        parts.remove(conv)
+        with graph.inserting_after(relu):
+            fused = graph.call_module(str(conv.target), (conv.args[0], *parts))
+        relu.replace_all_uses_with(fused)
+        for node in dict.fromkeys((relu, source, conv)):
+            graph.erase_node(node)
+        layer = called(traced, fused)
+        assert isinstance(layer, FoldedConv)
+        layer.relu = True
+
+
+def _fuses(traced: fx.GraphModule, node: Any) -> bool:
+    layer = called(traced, node)
+    return isinstance(layer, FoldedConv) and layer.fuses and len(node.users) == 1
+
+
 def _relu_in_place(traced: fx.GraphModule) -> None:
     graph = traced.graph
     for relu in list(graph.nodes):
@@ -140,9 +165,9 @@ def _relu_in_place(traced: fx.GraphModule) -> None:
 
 def _forgets(traced: fx.GraphModule, node: fx.Node) -> bool:
     """Whether a node makes a tensor of its own that no gradient will ask for."""
-    return (
-        node.target in SUMS or type(called(traced, node)) in FORGETFUL or _is_max_pool(traced, node)
-    )
+    layer = called(traced, node)
+    forgets = isinstance(layer, FoldedConv) and not layer.relu
+    return forgets or node.target in SUMS or type(layer) in FORGETFUL or _is_max_pool(traced, node)
 
 
 def _is_relu(traced: fx.GraphModule, node: fx.Node) -> bool:

@@ -1,0 +1,135 @@
+"""The fast copy of a model: the same logits and input gradients, whatever was rewritten."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from conftest import Convolutional, Linear
+from spat import catalog
+from spat.fast import Surrogate, surrogate
+from spat.fast._layers import FoldedConv, MatrixConv
+from spat.models import build_model
+
+
+def pair(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits, and the gradient of a sum of them that weighs all differently."""
+    x = x.clone().requires_grad_()
+    z = model(x)
+    weights = torch.linspace(-1, 1, z.numel(), dtype=z.dtype).reshape(z.shape)
+    (gradient,) = torch.autograd.grad((weights * z).sum(), x)
+    return z.detach(), gradient
+
+
+def check(model: nn.Module, x: Tensor, tolerance: float = 1e-4) -> Surrogate:
+    fast = surrogate(model.eval(), precision="float32")
+    for ours, theirs in zip(pair(fast, x), pair(model, x), strict=True):
+        assert float((ours - theirs).abs().max()) <= tolerance * float(theirs.abs().max())
+    return fast
+
+
+def trained(model: nn.Module) -> nn.Module:
+    """With statistics and weights that are not the initial ones."""
+    rng = torch.Generator().manual_seed(0)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.2, generator=rng)  # type: ignore[union-attr]
+            module.running_var.uniform_(0.5, 1.5, generator=rng)  # type: ignore[union-attr]
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, 0, 0.1, generator=rng)
+    return model
+
+
+@pytest.mark.parametrize("name", ["resnet18", "preact-resnet18", "small-cnn", "lenet5", "wrn"])
+def test_every_kind_of_model_has_an_equal_copy(name: str) -> None:
+    settings = {"width": 0.125, **({"depth": 10, "width": 1} if name == "wrn" else {})}
+    if name in ("small-cnn", "lenet5"):
+        settings = {"channels": 3, "size": 32}
+    assert name in catalog.names("model")
+    model = trained(build_model(name, seed=0, **settings))
+    x = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    fast = check(model, x)
+    assert "an evaluation copy in float32" in fast.notes[0]
+
+
+class Joins(nn.Module):
+    """Sums before a ReLU in every order, one whose convolution is used twice, one with a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
+        self.first = nn.Conv2d(2, 4, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = relu(self.first(x))
+        x = relu(x + self.a(x))
+        twice = self.b(x)
+        x = relu(twice + x) + twice
+        x = relu(self.c(x) + 1.0)
+        return x.flatten(1)
+
+
+def test_a_sum_is_fused_only_where_nobody_else_reads_it() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Joins()
+    x = torch.rand(2, 2, 8, 8, generator=torch.Generator().manual_seed(1))
+    fast = check(model, x)
+    if fast.net.model.a.fuses:  # type: ignore[union-attr]
+        fused = {n for n, m in fast.named_modules() if isinstance(m, FoldedConv) and m.relu}
+        assert fused == {"net.model.first", "net.model.a"}
+
+
+@pytest.mark.parametrize("side", [4, 2, 6])
+def test_a_convolution_as_a_matrix_product(side: int) -> None:
+    """On a map of few pixels; a larger one goes to the ordinary kernel."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(), nn.Flatten())
+    x = torch.randn(3, 256, side, side, generator=torch.Generator().manual_seed(1))
+    fast = check(model, x)
+    assert any(isinstance(module, MatrixConv) for module in fast.modules())
+
+
+def test_a_copy_takes_over_new_weights(convolutional: Convolutional) -> None:
+    fast = surrogate(convolutional, precision="float32")
+    other = trained(copy.deepcopy(convolutional)).eval()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.3)
+    fast.refresh(other)
+    x = torch.rand(4, 2, 8, 8, generator=torch.Generator().manual_seed(1))
+    assert torch.allclose(fast(x), other(x), atol=1e-5)
+
+
+def test_the_model_is_left_as_it_was(convolutional: Convolutional) -> None:
+    before = {name: value.clone() for name, value in convolutional.state_dict().items()}
+    modes = [module.training for module in convolutional.modules()]
+    surrogate(convolutional)(torch.rand(2, 2, 8, 8))
+    assert [module.training for module in convolutional.modules()] == modes
+    for name, value in convolutional.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_what_cannot_be_rewritten_is_copied_as_it_is(convolutional: Convolutional) -> None:
+    convolutional.conv1.register_forward_hook(lambda module, given, out: 2 * out)
+    fast = check(convolutional, torch.rand(2, 2, 8, 8))
+    assert fast.notes == ("a plain copy: it has hooks.",)
+    assert not fast.separable
+
+
+def test_bfloat16_keeps_logits_and_gradients_in_float32(convolutional: Convolutional) -> None:
+    fast, model = surrogate(convolutional, precision="bfloat16"), convolutional.eval()
+    x = torch.rand(4, 2, 8, 8, generator=torch.Generator().manual_seed(1))
+    for ours, theirs in zip(pair(fast, x), pair(model, x), strict=True):
+        assert ours.dtype == torch.float32
+        assert 0 < float((ours - theirs).abs().max()) < 0.1 * float(theirs.abs().max())
+
+
+def test_images_that_are_not_images_pass_through() -> None:
+    model = Linear(torch.eye(3), torch.zeros(3))
+    assert torch.equal(surrogate(model, precision="float32")(torch.ones(2, 3)), torch.ones(2, 3))
