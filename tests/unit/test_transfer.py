@@ -106,6 +106,42 @@ def test_results_do_not_depend_on_the_batch_size(data: tuple[Tensor, Tensor]) ->
     assert answers[0] == answers[1] == answers[2]
 
 
+def test_a_device_that_runs_out_of_memory_gets_smaller_batches(
+    data: tuple[Tensor, Tensor],
+) -> None:
+    """The source has room for ten images: the answer is that of a larger device."""
+
+    class Small(Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            if len(x) > 10:
+                raise torch.OutOfMemoryError
+            return super().forward(x)
+
+    a, b = two_classes(1), two_classes(SIMILAR)
+    small = Small(a.weight.detach(), a.bias.detach())
+    answers = [
+        spat.transfer({"a": source}, {"b": b}, *data, "pgd-3", eps=EPS).targets["b"].to_json()
+        for source in (small, a)
+    ]
+    assert answers[0] == answers[1]
+
+
+def test_exact_attacks_the_model_itself(data: tuple[Tensor, Tensor]) -> None:
+    class Watched(Linear):
+        asked = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            Watched.asked += x.requires_grad
+            return super().forward(x)
+
+    a = two_classes(1)
+    watched = Watched(a.weight.detach(), a.bias.detach())
+    exact = spat.transfer({"a": watched}, {"a": watched}, *data, "pgd-3", eps=EPS, exact=True)
+    assert Watched.asked == 3
+    fast = spat.transfer({"a": a}, {"a": a}, *data, "pgd-3", eps=EPS)
+    assert exact.to_json() == fast.to_json()
+
+
 def test_a_cosine_source_is_attacked_at_its_own_scale() -> None:
     model = spat.model("small-cnn", head="cosine", scale=7, size=16)
     x, y = torch.rand(4, 1, 16, 16), torch.tensor([0, 1, 2, 3])

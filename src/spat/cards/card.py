@@ -38,6 +38,7 @@ class Card:
     worst_class: Section
     classes: Sequence[Section]
     confusion: Section
+    notes: Sequence[str]
     doubts: Sequence[str]
     attacks: Section
     work: Section
@@ -95,6 +96,7 @@ def make_card(
     return Card(
         kind=KIND,
         schema=SCHEMA,
+        notes=record.notes,
         doubts=record.doubts,
         attacks=record.attacks,
         work=work,

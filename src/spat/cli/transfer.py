@@ -27,6 +27,7 @@ def run(arguments: Sequence[str]) -> int:
     command.add_argument("--source", nargs="+", required=True, help="models to craft images on")
     command.add_argument("--target", nargs="+", required=True, help="models to try them on")
     command.add_argument("--out", type=Path, help="a new file: .json with a row an image, or .csv")
+    command.add_argument("--exact", action="store_true", help="attack no fast copies of sources")
     options, flags = command.parse_known_args(arguments)
     _check_out(options.out)
     settings = settings_from(flags)
@@ -50,6 +51,7 @@ def run(arguments: Sequence[str]) -> int:
             eps=plan.eps,
             norm=given.norm,
             seed=given.seed,
+            exact=options.exact,
             sink=live,
         )
     print_matrix(found)
