@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import spat
 from conftest import Convolutional
 from spat.config import Training
 from spat.datasets import Images
+from spat.errors import UserError
 from spat.training.batches import Batch
 from spat.training.loop import Trainer
 from spat.world import ALONE, World, joined
@@ -106,8 +108,38 @@ def shares(world: World) -> list[tuple[list[int], int]]:
     ]
 
 
-def launch(folder: Path, command: Sequence[str], size: int = 2) -> list[subprocess.Popen[str]]:
-    """Start a command of Python's as each of `size` processes that know of each other."""
+class Dazzled(Convolutional):
+    """In evaluation mode the logits of a white image are no numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = super().forward(x)
+        white = x.amin((1, 2, 3)) > 0.9
+        return z if self.training else z.masked_fill(white[:, None], torch.nan)
+
+
+def dazzled(world: World = ALONE) -> tuple[list[str], str]:
+    """What a run says in which the attack fails on the share of one process, and its end."""
+    data = images()
+    data.x[30] = 255
+    settings = Training(epochs=3, batch_size=16, guard="rollback", exact=True)
+    defence = spat.defence("madry", **{"attack.steps": 2})
+    subject, said = Trainer(Dazzled(), data, None, defence, settings, world=world), []
+    try:
+        for event in subject.run():
+            said += [event.values["text"]] if event.kind == "note" else []
+    except UserError as error:
+        return said, str(error)
+    return said, ""
+
+
+def launch(
+    folder: Path, command: Sequence[str], size: int = 2, *, elsewhere: Path | None = None
+) -> list[subprocess.Popen[str]]:
+    """Start a command of Python's as each of `size` processes that know of each other.
+
+    elsewhere: the folder of the last one, as if it were on another machine
+    """
+    folders = [*[folder] * (size - 1), elsewhere or folder]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -116,7 +148,7 @@ def launch(folder: Path, command: Sequence[str], size: int = 2) -> list[subproce
     return [
         subprocess.Popen(
             [sys.executable, *command],
-            cwd=folder,
+            cwd=folders[rank],
             env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -139,8 +171,9 @@ def ended(running: list[subprocess.Popen[str]], seconds: float = 60) -> list[tup
 
 def main(folder: Path) -> None:
     with joined() as world:
-        found = {case: curve(case, world) for case in CASES}
-        torch.save({**found, "shares": shares(world)}, folder / f"{world.rank}.pt")
+        found: dict[str, Any] = {case: curve(case, world) for case in CASES}
+        found |= {"shares": shares(world), "dazzled": dazzled(world)}
+        torch.save(found, folder / f"{world.rank}.pt")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,10 @@ class NonFiniteError(UserError):
     """A model's output or a loss is NaN or infinite: training may have a way back from it."""
 
 
+class ToldError(UserError):
+    """Another process has told this mistake, or is about to: this one ends without a word."""
+
+
 def unknown(what: str, got: str, known: Iterable[str]) -> UserError:
     """The error for a name that is not in a list: the nearest name, then the list."""
     choices = sorted(known)

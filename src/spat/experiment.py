@@ -10,6 +10,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,13 @@ from spat.models import build_model, head_scale
 from spat.records import Event, Outcomes, Record
 from spat.reporting.page import page
 from spat.reporting.pictures import Picture
-from spat.resolve import Plan, gpu_name, require_head, resolve
+from spat.resolve import Plan, gpu_name, require_head, resolve_together
 from spat.results import measured, provenance, write_json, write_text
 from spat.rng import PerExample
 from spat.training.folder import claimed
 from spat.training.loop import Trainer
 from spat.training.sinks import JsonLines, Sink, TensorBoard, read_events
+from spat.world import ALONE, World
 
 BATCH = 250  # images an attack sees at a time
 PICTURES = 8  # in the page: half of them broken, half of them held, where there are so many
@@ -59,19 +61,33 @@ def run(
     stop: Callable[[], bool] = lambda: False,
     resume: bool = False,
     tensorboard: bool = False,
+    world: World = ALONE,
 ) -> Finished:
-    """Train, evaluate the best weights, and leave weights, events, outcomes, record and page."""
-    plan = resolve(given)
-    trainer = make_trainer(plan, folder)
-    with claimed(folder, resume=resume):  # last of what can fail: a mistake leaves no folder behind
+    """Train, evaluate the best weights, and leave weights, events, outcomes, record and page.
+
+    world: the processes that train together; the first alone has the folder and tells the sinks
+    """
+    plan, world = resolve_together(given, world)
+    trainer = make_trainer(plan, folder, world)
+    told = list(sinks)
+    with ExitStack() as held:
+
+        def begin() -> None:
+            """Last of what can fail: a mistake leaves no folder behind."""
+            held.enter_context(claimed(folder, resume=resume))
+            if not resume:
+                digest = config.digest(plan.flat)
+                write_json(folder / "settings.json", {"hash": digest, "settings": plan.flat})
+            told.insert(0, JsonLines(folder / "events.jsonl"))
+            if tensorboard:
+                told.append(TensorBoard(folder / "tensorboard"))
+
+        world.by_first(begin)
         if resume:
             trainer.resume()
-        else:
-            digest = config.digest(plan.flat)
-            write_json(folder / "settings.json", {"hash": digest, "settings": plan.flat})
-        boards = [TensorBoard(folder / "tensorboard")] if tensorboard else []
-        tell = _fan_out((JsonLines(folder / "events.jsonl"), *boards, *sinks))
-        return _train_and_measure(plan, trainer, folder, tell, stop)
+        return _train_and_measure(
+            plan, trainer, folder, _fan_out(told if world.first else ()), stop
+        )
 
 
 def _train_and_measure(
@@ -82,10 +98,8 @@ def _train_and_measure(
         tell(event)
     if trainer.counters.step < trainer.total:
         return Finished(folder)
-    try:
-        return _measure(plan, trainer, folder, _ending(tell, stop))
-    except InterruptedError:  # what is trained is kept: resuming goes straight to the evaluation
-        return Finished(folder)
+    ending = _ending(tell, stop)
+    return trainer.world.by_first(lambda: _measure(plan, trainer, folder, ending))
 
 
 def load_run(folder: Path) -> Experiment:
@@ -103,12 +117,9 @@ def load_run(folder: Path) -> Experiment:
     return config.experiment(settings)
 
 
-def make_trainer(plan: Plan, folder: Path | None) -> Trainer:
-    settings = plan.experiment.model
-    model = build_model(settings.name, seed=plan.experiment.seed, **settings.settings)
-    require_head(model, plan.defence, plan.experiment.defence.name)
+def make_trainer(plan: Plan, folder: Path | None, world: World = ALONE) -> Trainer:
     return Trainer(
-        model,
+        world.agreed(lambda: _made_model(plan)),
         plan.splits.train,
         plan.splits.validation,
         plan.defence,
@@ -118,7 +129,15 @@ def make_trainer(plan: Plan, folder: Path | None) -> Trainer:
         augment=plan.experiment.training.augment == "crop-flip",
         folder=folder,
         describe={"settings": plan.flat, "classes": list(plan.splits.train.names)},
+        world=world,
     )
+
+
+def _made_model(plan: Plan) -> nn.Module:
+    settings = plan.experiment.model
+    model = build_model(settings.name, seed=plan.experiment.seed, **settings.settings)
+    require_head(model, plan.defence, plan.experiment.defence.name)
+    return model
 
 
 def next_free(folder: Path) -> Path:
@@ -166,7 +185,10 @@ def _ending(tell: Sink, stop: Callable[[], bool]) -> Sink:
 def _measure(plan: Plan, trainer: Trainer, folder: Path, tell: Sink) -> Finished:
     """Evaluate the best weights on the test images and write down everything about it."""
     trainer.model.load_state_dict(trainer.state.best)
-    return assess(plan, trainer.model.eval(), folder, tell, trained=trainer.counters.seconds)
+    try:
+        return assess(plan, trainer.model.eval(), folder, tell, trained=trainer.counters.seconds)
+    except InterruptedError:  # what is trained is kept: resuming goes straight to the evaluation
+        return Finished(folder)
 
 
 def assess(

@@ -12,13 +12,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from spat import catalog, config
+from spat import catalog, config, tensorfile
 from spat.config import Choice, Experiment, Training
 from spat.datasets import Splits
 from spat.defences._base import Defence
 from spat.errors import UserError
 from spat.models import cosine_heads
 from spat.threat import Norm
+from spat.world import World, placed
+
+FINGERPRINTED = 1000  # images that several processes compare before they train on them
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,27 @@ def resolve(given: Experiment) -> Plan:
     whole = replace(given, model=model, defence=attacked, training=training, eps=eps)
     flat = _everything(whole)
     return Plan(whole, splits, defence, find_device(given.device), flat)
+
+
+def resolve_together(given: Experiment, world: World) -> tuple[Plan, World]:
+    """The plan of processes that share it, each on a device of its own."""
+    plan = world.agreed(lambda: resolve(given))
+    world = world.agreed(lambda: placed(world, plan.device))
+    device = world.device if world.size > 1 else plan.device
+    unlike = len(set(world.gather(_fingerprint(plan)))) > 1
+    if unlike:
+        raise UserError(
+            f"the {world.size} processes differ in their settings or their training images: start "
+            "each with the same words, on the same data."
+        )
+    return replace(plan, device=device), world
+
+
+def _fingerprint(plan: Plan) -> str:
+    """Of what must be the same for all processes; of many images some stand for the others."""
+    train = plan.splits.train
+    some = train.x[:: max(1, len(train) // FINGERPRINTED)]
+    return config.digest(plan.flat) + tensorfile.digest({"x": some, "y": train.y})
 
 
 def require_head(model: nn.Module, defence: Defence, name: str) -> None:

@@ -2,6 +2,10 @@
 
 `joined()` reads what torchrun tells a process and joins the others; alone it gives `ALONE`, whose
 verbs do nothing. Nobody else asks how many processes there are: they ask for a sum, or their share.
+
+What one of them meets must not lead it elsewhere than the others: a sum that the others wait for
+would never come. So they agree on it first (`either`, `agreed`, `by_first`), or a process ends, and
+the others with it.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
@@ -19,20 +23,29 @@ from torch import Tensor
 from torch._C._distributed_c10d import Store
 from torch.distributed import distributed_c10d
 
-from spat.errors import UserError
+from spat import launcher
+from spat.errors import ToldError, UserError
 
 T = TypeVar("T")
 Rows = TypeVar("Rows", Tensor, Sequence[Any])
 PATIENCE = timedelta(minutes=10)  # a process that is silent for longer is taken for lost
+LONG = timedelta(hours=6)  # so long one may save or evaluate while the others wait for it
 
 
 @dataclass(frozen=True)
 class World:
-    """This process is number `rank` of `size`; the store holds words that all can read."""
+    """This process is number `rank` of `size`.
+
+    store: holds words that all can read
+    patient: the same processes, for messages that may be long in coming
+    device: where small messages start from: a GPU's travel by its own network
+    """
 
     rank: int = 0
     size: int = 1
     store: Store | None = field(default=None, repr=False, compare=False)
+    patient: Any = field(default=None, repr=False, compare=False)
+    device: torch.device = torch.device("cpu")
 
     @property
     def first(self) -> bool:
@@ -55,7 +68,7 @@ class World:
 
     def count(self, rows: int) -> int:
         """How many rows all processes have together."""
-        return int(self.total(torch.tensor(rows)))
+        return int(self.total(torch.tensor(rows, device=self.device)))
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean over the rows of all processes, however many each has."""
@@ -86,30 +99,58 @@ class World:
         parts = torch.split(mean, [t.numel() for t in tensors])
         return [part.view_as(t) for part, t in zip(parts, tensors, strict=True)]
 
-    def any(self, flag: bool) -> bool:
-        """Whether it is so for one of them: what all must agree on before they go on."""
-        return flag if self.size == 1 else bool(self.total(torch.tensor(int(flag))))
+    def either(self, *flags: bool) -> tuple[bool, ...]:
+        """For each of these, whether it is so for one of the processes: one message."""
+        if self.size == 1:
+            return flags
+        counts = self.total(torch.tensor(flags, dtype=torch.int32, device=self.device))
+        return tuple(bool(count) for count in counts.tolist())
 
     def gather(self, value: T) -> list[T]:
         """The value of each process, in order of rank."""
         if self.size == 1:
             return [value]
         found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, value)
+        dist.all_gather_object(found, value, group=self.patient)
         return found
 
-    def by_first(self, action: Callable[[], T]) -> T:
-        """What the first process gets by an action that only it carries out, errors included."""
+    def whole(self, mine: Tensor | None) -> Tensor | None:
+        """What the processes hold the shares of, for the first one; the others get None."""
+        if self.size == 1 or mine is None:
+            return mine
+        parts: list[Any] | None = [None] * self.size if self.first else None
+        dist.gather_object(mine.cpu(), parts, group=self.patient)
+        if parts is None:
+            return None
+        rows = mine.new_empty((sum(map(len, parts)), *mine.shape[1:]))
+        for rank, part in enumerate(parts):
+            rows[rank :: self.size] = part.to(rows)
+        return rows
+
+    def agreed(self, action: Callable[[], T]) -> T:
+        """What each process gets by its own action; a mistake that one meets, all of them do."""
         if self.size == 1:
             return action()
-        said: list[Any] = [None]
+        try:
+            found, mistake = [action()], None
+        except UserError as error:
+            found, mistake = [], error
+        if self.either(mistake is not None)[0]:
+            raise next(error for error in self.gather(mistake) if error is not None)
+        return found[0]
+
+    def by_first(self, action: Callable[[], T]) -> T:
+        """What the first process gets by an action that only it carries out, mistakes included."""
+        if self.size == 1:
+            return action()
+        said: list[Any] = [None, None]
         if self.first:
             try:
-                said = [(action(), None)]
+                said = [action(), None]
             except UserError as error:
-                said = [(None, error)]
-        dist.broadcast_object_list(said, src=0)
-        result, mistake = said[0]
+                said = [None, error]
+        dist.broadcast_object_list(said, src=0, group=self.patient)
+        result, mistake = said
         if mistake is not None:
             raise mistake
         return cast(T, result)
@@ -125,44 +166,82 @@ class World:
 ALONE = World()
 
 
-def expected(environ: os._Environ[str] = os.environ) -> bool:
-    """Whether a launcher such as torchrun started this process as one of several."""
-    return int(environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in environ
-
-
 @contextmanager
 def joined(patience: timedelta = PATIENCE) -> Iterator[World]:
-    """Join the processes started with this one; a lost one ends the others with a sentence.
+    """Join the processes started with this one. A mistake ends all of them and is told by one; a
+    lost process ends the others with a sentence.
 
     With a GPU each process takes the one of its local rank; gradients then travel by NCCL and
-    everything small by gloo.
+    objects by gloo.
     """
     if dist.is_available() and dist.is_initialized():  # a caller's own group is the caller's
         yield _seen()
-    elif not expected():
+        return
+    if not launcher.is_shared():
         yield ALONE
-    else:
-        try:
-            yield _join(patience)
-        except RuntimeError as error:
-            if not _is_loss(error):
-                raise
-            raise UserError(_lost(error)) from None
-        dist.destroy_process_group()
+        return
+    world = _join(patience)
+    try:
+        yield world
+    except UserError as error:
+        raise error if _is_first_to_tell(world, alone=False) else ToldError(str(error)) from None
+    except RuntimeError as error:
+        if not _is_loss(error):
+            raise
+        kind = UserError if _is_first_to_tell(world, alone=True) else ToldError
+        raise kind(_lost(error)) from None
+    dist.destroy_process_group()
+
+
+def placed(world: World, device: torch.device) -> World:
+    """The world of processes that compute on this kind of device, each on its own one."""
+    if world.size == 1 or device.type != "cuda":
+        return world
+    if device.index is not None:
+        raise UserError(
+            f"device {str(device)!r} is one GPU, and {world.size} processes cannot share it: "
+            "use --device cuda, and each takes its own."
+        )
+    mine, there = launcher.local_rank(), torch.cuda.device_count()
+    if mine >= there:
+        raise UserError(
+            f"process {mine + 1} of this machine finds no GPU of its own, torch sees {there}: "
+            "start as many processes as there are GPUs, or use --device cpu."
+        )
+    return replace(world, device=torch.device("cuda", mine))
 
 
 def _join(patience: timedelta) -> World:
     backend = "gloo"
     if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, timeout=patience)
-    return _seen()
+        if launcher.local_rank() < torch.cuda.device_count():
+            torch.cuda.set_device(launcher.local_rank())
+    try:
+        dist.init_process_group(backend, timeout=patience)
+        return _seen()
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            f"this process, number {launcher.rank()} of {launcher.size()}, could not join the "
+            f"others at {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')} "
+            f"({_first_line(error)}); was each of them started, by torchrun, say?"
+        ) from None
 
 
 def _seen() -> World:
     store = distributed_c10d._get_default_store()
-    return World(dist.get_rank(), dist.get_world_size(), store)
+    patient = dist.new_group(timeout=LONG, backend="gloo")
+    return World(dist.get_rank(), dist.get_world_size(), store, patient)
+
+
+def _is_first_to_tell(world: World, *, alone: bool) -> bool:
+    """alone: what to take it for when the store went with the process that held it. That process
+    made the same mistake and told it, or it is the one that was lost.
+    """
+    try:
+        return world.call("mistake")
+    except RuntimeError:
+        return alone
 
 
 def _is_loss(error: RuntimeError) -> bool:
@@ -171,8 +250,11 @@ def _is_loss(error: RuntimeError) -> bool:
 
 
 def _lost(error: RuntimeError) -> str:
-    size, reason = os.environ["WORLD_SIZE"], str(error).strip().partition("\n")[0]
     return (
-        f"one of the {size} processes ended or fell silent, and the others cannot go on without "
-        f"it; its own error stands above, or its machine is gone ({reason[-160:]})."
+        f"one of the {launcher.size()} processes ended or fell silent, and the others cannot go on "
+        f"without it; its own error stands above, or its machine is gone ({_first_line(error)})."
     )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][-160:]

@@ -9,7 +9,17 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "spat"
 LEVELS = [
-    {"errors", "convert", "catalog", "config", "findings", "interval", "records", "rng"},
+    {
+        "errors",
+        "convert",
+        "catalog",
+        "config",
+        "findings",
+        "interval",
+        "launcher",
+        "records",
+        "rng",
+    },
     {"contracts", "threat", "losses", "modes", "fast", "tensorfile", "world"},
     {"datasets", "models", "attacks"},
     {"defences"},

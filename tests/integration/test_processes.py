@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import processes
-from processes import CASES, DOUBLE, curve, ended, launch, trainer
+from processes import CASES, DOUBLE, curve, dazzled, ended, launch, trainer
 from spat.errors import UserError
 from spat.world import World
 
@@ -48,6 +48,14 @@ def test_both_processes_end_with_the_same_bits(case: str, two: Found) -> None:
 
 def test_statistics_of_shares_are_another_run(two: Found) -> None:
     assert two[0]["unsynced"]["losses"] != pytest.approx(two[0]["madry"]["losses"], abs=1e-3)
+
+
+def test_what_one_process_meets_all_of_them_act_on(two: Found) -> None:
+    """An image that only one of them attacks has no logits: both go back, three times, and end."""
+    notes, end = dazzled()
+    assert len(notes) == 3
+    assert "NaN or infinite logits" in end
+    assert [found["dazzled"] for found in two] == [(notes, end)] * 2
 
 
 def test_shares_are_disjoint_and_complete(two: Found) -> None:

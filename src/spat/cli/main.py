@@ -13,9 +13,12 @@ import sys
 from collections.abc import Sequence
 
 import spat
-from spat.errors import UserError, unknown
+from spat import launcher
+from spat.errors import ToldError, UserError, unknown
 
+MISTAKEN = 2
 INTERRUPTED = 130
+SHARED = ("train",)  # what several processes do together
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,9 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_what_is_closed()
     try:
         return _dispatch(arguments)
+    except ToldError:
+        return MISTAKEN
     except UserError as error:
         print(f"spat: {error}", file=sys.stderr)
-        return 2
+        return MISTAKEN
     except KeyboardInterrupt:
         print("spat: interrupted.", file=sys.stderr)
         return INTERRUPTED
@@ -61,8 +66,18 @@ def _dispatch(arguments: list[str]) -> int:
     verb, rest = arguments[0], arguments[1:]
     if verb not in verbs():
         raise unknown("command", verb, verbs())
+    if verb not in SHARED and launcher.is_shared():
+        raise _for_one(verb)
     code: int = importlib.import_module(f"spat.cli.{verb}").run(rest)
     return code
+
+
+def _for_one(verb: str) -> UserError:
+    """Each of the processes finds it; the first says it."""
+    return (UserError if launcher.rank() == 0 else ToldError)(
+        f"spat {verb} is for one process: start it without torchrun, and without WORLD_SIZE and "
+        "RANK in its environment."
+    )
 
 
 def _overview() -> str:

@@ -4,6 +4,7 @@
   spat train --config experiment.toml --seed 1 --out runs/second
   spat train --recipe cifar10-common --defence trades --out runs/third
   spat train --resume runs/first
+  torchrun --nproc-per-node 2 -m spat train --data mnist-mini --out runs/fourth
 
 Ctrl-C, SIGTERM and SIGHUP finish the step, leave a checkpoint and exit with 130, 143 or 129.
 """
@@ -18,9 +19,15 @@ from spat import catalog, config
 from spat.cli._flags import parser, settings_from, settings_help, show
 from spat.cli._running import run_shown
 from spat.errors import UserError
+from spat.world import World, joined
 
 
 def run(arguments: Sequence[str]) -> int:
+    with joined() as world:
+        return _train(arguments, world)
+
+
+def _train(arguments: Sequence[str], world: World) -> int:
     command = parser("train", __doc__ or "", add_help=False)
     command.add_argument("-h", "--help", action="store_true", help="show this, and every setting")
     command.add_argument("--config", type=Path, help="a TOML file of settings; flags go on top")
@@ -34,15 +41,17 @@ def run(arguments: Sequence[str]) -> int:
     given |= settings_from(flags)
     flat = {**_recipe(options.recipe, given), **given} if options.recipe else given
     if options.help:
-        print(command.format_help() + "\n" + settings_help(flat))
+        if world.first:
+            print(command.format_help() + "\n" + settings_help(flat))
         return 0
     if options.resume:
-        return _resume(options.resume, flat, options.tensorboard)
+        return _resume(options.resume, flat, options.tensorboard, world)
     if options.dry_run:
-        return _dry_run(flat)
+        return _dry_run(flat) if world.first else 0
     if options.out is None:
         raise UserError("say where the run goes: --out runs/NAME.")
-    return run_shown(config.experiment(flat), options.out, tensorboard=options.tensorboard)
+    planned = config.experiment(flat)
+    return run_shown(planned, options.out, tensorboard=options.tensorboard, world=world)
 
 
 def _recipe(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,14 +61,15 @@ def _recipe(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return config.flatten(catalog.build("recipe", name, **asked))
 
 
-def _resume(folder: Path, flat: dict[str, object], tensorboard: bool) -> int:
+def _resume(folder: Path, flat: dict[str, object], tensorboard: bool, world: World) -> int:
     from spat.experiment import load_run
 
     if flat:
         raise UserError(
             f"a resumed run keeps its settings; leave out --{next(iter(flat)).replace('_', '-')}."
         )
-    return run_shown(load_run(folder), folder, resume=True, tensorboard=tensorboard)
+    given = world.by_first(lambda: load_run(folder))
+    return run_shown(given, folder, resume=True, tensorboard=tensorboard, world=world)
 
 
 def _dry_run(flat: dict[str, object]) -> int:

@@ -104,8 +104,10 @@ class Engine:
     ) -> tuple[Crafted, Terms]:
         """The inner attack, the training passes and the loss of their logits."""
         x, y = batch.x, batch.y
-        carried = self.state.carried_for(x)
-        crafted = defence.craft(self.attacked(), x, y, rng=rng, noise=carried)
+        carried, attacked = self.state.carried_for(x), self.attacked()
+        crafted = self.world.agreed(  # logits may be no numbers for one share only
+            lambda: defence.craft(attacked, x, y, rng=rng, noise=carried)
+        )
         crafted = replace(crafted, world=self.world)
         mixed = torch.autocast(x.device.type, torch.bfloat16, enabled=self.mixed)
         with mixed, whole_batch(self.model, self.world, batch.n, sync=self.sync):
@@ -115,7 +117,7 @@ class Engine:
     def means(self, terms: Terms, n: int) -> Means:
         """Over all n images, whoever has them, in one message and one wait for the device."""
         parts = {"loss": terms.per_example, **{f"term.{k}": v for k, v in terms.named.items()}}
-        sums = torch.stack([part.detach().double().sum() for part in parts.values()]).cpu()
+        sums = torch.stack([part.detach().double().sum() for part in parts.values()])
         return dict(zip(parts, (self.world.total(sums) / n).tolist(), strict=True))
 
     def backward(self, loss: Tensor) -> None:

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from spat.records import Event
 from spat.training.batches import Batch, batch_at
 from spat.training.engine import Engine, Means, sgd
 from spat.training.guard import Guard
-from spat.training.saving import Saver
+from spat.training.saving import Saver, take_up
 from spat.training.schedule import learning_rate, ramped
 from spat.training.state import Counters, State, copied
 from spat.training.symptoms import Reading
@@ -83,7 +83,7 @@ class Trainer:
         if self._decay(0) is not None:
             self.state.begin_average()
         self.guard = Guard(settings.guard, self.state)
-        self.saver = None if self.folder is None else self._saver(self.folder)
+        self.saver = None if self.folder is None else self._saver(self.folder)  # the first one's
         self._notes: list[str] = []
         self._told_at = -math.inf
 
@@ -91,21 +91,27 @@ class Trainer:
         return Saver(folder, interval(self.settings.save_every, "save_every"), self.describe)
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]:
-        """Train to the end, or to the step in which `stop()` becomes true."""
+        """Train to the end, or to the step in which `stop()` becomes true.
+
+        Of several processes all stop at the step in which one of them is asked to; the first saves.
+        """
         for text in self._remarks():
             yield Event("note", {"text": text})
-        while self.counters.step < self.total and not stop():
+        while self.counters.step < self.total:
+            is_asked_to_stop, is_due = self.world.either(stop(), self._is_save_due())
+            if is_asked_to_stop:
+                break
+            if is_due:
+                yield self._save(must=False)
             before = self.counters.step
             yield from self._train_one()
             if self.counters.step == before:  # the guard went back instead
                 continue
             if self.counters.step % self.per_epoch == 0:
                 yield from self._end_epoch()
-            elif self.saver is not None and self.saver.is_due(self.counters.step):
-                yield self.saver.try_to_save(self.state)
         stopped = self.counters.step < self.total
         if stopped and self.saver is not None:
-            yield self.saver.save(self.state)
+            yield self._save(must=True)
         yield Event(
             "end",
             {
@@ -117,9 +123,30 @@ class Trainer:
         )
 
     def resume(self) -> None:
-        """Go on from the newest whole checkpoint of the run folder."""
+        """Go on from the newest whole checkpoint of the run folder, which the first process reads.
+
+        It holds the state of all, whatever their number was: each takes its share.
+        """
         assert self.saver is not None
-        self._notes += self.saver.restore(self.state)
+        self._notes += take_up(self.state, self.world.by_first(self.saver.found))
+        self.saver.tried_step = self.counters.step
+        if self.state.carried is not None:
+            self.state.carried = self.world.mine(self.state.carried)
+
+    def _is_save_due(self) -> bool:
+        if self.saver is None or not self.world.first:
+            return False
+        return self.saver.is_due(self.counters.step)
+
+    def _save(self, *, must: bool) -> Event:
+        """By the first process, for all.
+
+        must: no other save follows, so that this one has to succeed
+        """
+        assert self.saver is not None
+        save = self.saver.save if must else self.saver.try_to_save
+        whole = replace(self.state, carried=self.world.whole(self.state.carried))
+        return self.world.by_first(lambda: save(whole))
 
     def _remarks(self) -> Iterator[str]:
         """What is worth knowing before the first step."""
@@ -203,7 +230,8 @@ class Trainer:
         what = f"{what} at step {progress.step} (epoch {progress.epoch})"
         text = self.guard.after_nonfinite(what)
         if not text:
-            kept = "there is none yet" if self.saver is None else self.saver.last_good()
+            saver = self.saver
+            kept = self.world.by_first(saver.last_good) if saver else "there is none yet"
             raise UserError(
                 f"{what}; the update was not made. Lower lr, lengthen warmup or use "
                 f"--guard rollback; of the last good checkpoint: {kept}."
@@ -271,9 +299,7 @@ class Trainer:
         )
         yield from self._guarded(epoch, held, means["loss"])
         if self.saver is not None:
-            is_last = counters.step == self.total
-            save = self.saver.save if is_last else self.saver.try_to_save
-            yield save(self.state)
+            yield self._save(must=counters.step == self.total)
 
     def _guarded(self, epoch: int, held: Validation | None, loss: float) -> Iterator[Event]:
         now = None
@@ -289,7 +315,7 @@ class Trainer:
         chosen = self.validation[: self.settings.validation_images].to(self.device)
         with self._judged_model() as model:
             attacked = self.engine.attacked()
-            return validate(model, attacked, chosen, self.defence.attack, self.seed)
+            return validate(model, attacked, chosen, self.defence.attack, self.seed, self.world)
 
     @contextmanager
     def _judged_model(self) -> Iterator[nn.Module]:

@@ -31,8 +31,8 @@ class Saver:
     tried_step: int = 0
 
     def is_due(self, step: int) -> bool:
-        waited = time.monotonic() - self.tried_at
-        return self.every.is_over(seconds=waited, steps=step - self.tried_step)
+        waited, steps = time.monotonic() - self.tried_at, step - self.tried_step
+        return steps > 0 and self.every.is_over(seconds=waited, steps=steps)
 
     def save(self, state: State) -> Event:
         """Weights for others first; the checkpoint, which marks the state as whole, last."""
@@ -58,19 +58,22 @@ class Saver:
             text = f"{error} The run goes on, and tries again at its next save."
             return Event("note", {"text": text})
 
-    def restore(self, state: State) -> Iterator[str]:
-        """Take up the newest whole checkpoint; tells what was not as it should be."""
-        if not checkpoint.paths(self.folder):
-            yield "no checkpoint was finished before this run stopped: it begins again"
-            return
-        found = checkpoint.newest(self.folder)
-        state.restore(found.tensors, found.meta)
-        self.tried_step = state.counters.step
-        for problem in found.problems:
-            yield f"{problem} It goes on from {found.path} instead."
+    def found(self) -> checkpoint.Newest | None:
+        """The newest whole checkpoint, unless none was ever finished."""
+        return checkpoint.newest(self.folder) if checkpoint.paths(self.folder) else None
 
     def last_good(self) -> str:
         """For the error that ends a run."""
         if not checkpoint.paths(self.folder):
             return "there is none yet"
         return f"it is {checkpoint.newest(self.folder).path}"
+
+
+def take_up(state: State, found: checkpoint.Newest | None) -> Iterator[str]:
+    """Go on from a checkpoint; tells what was not as it should be."""
+    if found is None:
+        yield "no checkpoint was finished before this run stopped: it begins again"
+        return
+    state.restore(found.tensors, found.meta)
+    for problem in found.problems:
+        yield f"{problem} It goes on from {found.path} instead."
