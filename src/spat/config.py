@@ -18,6 +18,7 @@ from spat import catalog
 from spat.convert import convert
 from spat.errors import UserError, unknown
 from spat.interval import interval
+from spat.phases import check_attack_phases, check_image_phases
 
 COMPONENTS = {"data": "dataset", "model": "model", "defence": "defence"}
 # What data and defence ask of a model; one of your own is given those that it accepts.
@@ -56,6 +57,11 @@ class Training:
     warmup: epochs (or a part of one) of linear rise to the full rate
     attack_ramp: share of training over which the inner attack grows from one step to all
     eps_ramp: share of training over which the inner attack's eps grows from a tenth to all
+    attack_steps: the inner attack's steps in each phase of training, such as 1,5,10
+    attack_sizes: shares of eps that a step is in each phase; by default fewer steps are longer ones
+    attack_milestones: epochs, counted from 1, at which a phase begins; by default equal phases
+    image_scales: side of the training images in each phase, as a share of theirs: 0.5,0.75,1
+    image_milestones: epochs, counted from 1, at which a phase begins; by default equal phases
     ema: decay of a running average of the weights, which is then what is evaluated; 0: none
     augment: auto (what suits the data set), none, or crop-flip
     validation: share of the training set held out to choose the best epoch
@@ -78,6 +84,11 @@ class Training:
     warmup: float = 0.0
     attack_ramp: float = 0.0
     eps_ramp: float = 0.0
+    attack_steps: tuple[int, ...] = ()
+    attack_sizes: tuple[float, ...] = ()
+    attack_milestones: tuple[int, ...] = ()
+    image_scales: tuple[float, ...] = ()
+    image_milestones: tuple[int, ...] = ()
     ema: float = 0.0
     augment: Literal["auto", "none", "crop-flip"] = "auto"
     validation: float = 0.1
@@ -106,6 +117,18 @@ class Training:
         for name in ("validation", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} must lie in [0, 1), got {getattr(self, name):g}.")
+        check_attack_phases(
+            self.attack_milestones,
+            self.epochs,
+            attack_steps=self.attack_steps,
+            attack_sizes=self.attack_sizes,
+        )
+        if self.attack_steps and self.attack_ramp:
+            raise UserError(
+                "attack_steps and attack_ramp both decide how many steps the inner attack has: "
+                "give one of them."
+            )
+        check_image_phases(self.image_milestones, self.epochs, self.image_scales)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ LEVELS = [
         "findings",
         "interval",
         "launcher",
+        "phases",
         "records",
         "rng",
     },

@@ -89,6 +89,49 @@ def test_a_wrong_file_gets_one_sentence(tmp_path: Path) -> None:
         ({"lr": -1}, "lr must be positive, got -1."),
         ({"validation": 1}, "validation must lie in [0, 1), got 1."),
         ({"schedule": "cos"}, "schedule must be one of steps, linear, cosine"),
+        ({"attack_steps": "1 0"}, "attack_steps must each be 1 or more, got 0."),
+        ({"attack_sizes": 0}, "attack_sizes must be a list, each a number"),
+        ({"attack_sizes": "0.5 0"}, "attack_sizes must each be a positive share of eps, got 0."),
+        (
+            {"attack_steps": "1 5 10", "attack_sizes": "0.5 0.1"},
+            "attack_steps and attack_sizes must be as many, got 3 and 2.",
+        ),
+        (
+            {"attack_steps": "1 5 10", "attack_milestones": 4},
+            "attack_milestones must be a list, each a whole number, got 4.",
+        ),
+        (
+            {"attack_steps": "1 5 10", "attack_milestones": "4"},
+            "attack_steps must be one more than attack_milestones (1), got 3.",
+        ),
+        (
+            {"attack_milestones": "4"},
+            "attack_milestones say when attack_steps or attack_sizes change: give those too.",
+        ),
+        (
+            {"epochs": 9, "attack_steps": "1 5 10", "attack_milestones": "4 4"},
+            "attack_milestones must be rising epochs from 2 to 9, the last, got 4, 4.",
+        ),
+        (
+            {"epochs": 9, "image_scales": "0.5 1", "image_milestones": "10"},
+            "image_milestones must be rising epochs from 2 to 9, the last, got 10.",
+        ),
+        (
+            {"epochs": 9, "image_scales": "0.5 1", "image_milestones": "1"},
+            "image_milestones must be rising epochs from 2 to 9, the last, got 1.",
+        ),
+        (
+            {"attack_steps": "1 5", "attack_ramp": 0.5},
+            "attack_steps and attack_ramp both decide how many steps the inner attack has",
+        ),
+        (
+            {"image_scales": "14 28"},
+            "image_scales must each lie in (0, 1], shares of the images' side, got 14.",
+        ),
+        (
+            {"image_scales": "0.5 0.75"},
+            "image_scales must end with 1, got 0.75: the model is evaluated on the images as they",
+        ),
         ({"data": "mnst"}, "unknown dataset 'mnst'. Did you mean 'mnist'?"),
     ],
 )

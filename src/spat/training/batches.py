@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from spat.datasets import Images, crop_flip
+from spat.datasets import Images, crop_flip, shrunk
 from spat.rng import PerExample, derive, generator
 from spat.world import World
 
@@ -25,6 +25,10 @@ class Batch:
         """Cropped and mirrored, each image as the whole batch's draws have it."""
         drawn = crop_flip(self.x, generator(*names), among=(self.places, self.n))
         return replace(self, x=drawn)
+
+    def scaled(self, scale: float) -> Batch:
+        """Of images whose sides are this share of what they were."""
+        return self if scale == 1 else replace(self, x=shrunk(self.x, scale))
 
     def source(self, *names: int | str) -> PerExample:
         """Random numbers for each image, whichever process holds it."""

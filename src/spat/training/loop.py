@@ -29,6 +29,7 @@ from spat.training.engine import Engine, Means, sgd
 from spat.training.guard import Guard
 from spat.training.saving import Saver, take_up
 from spat.training.schedule import learning_rate, ramped
+from spat.training.sizes import image_scale, require_sizes
 from spat.training.state import Counters, State, copied
 from spat.training.symptoms import Reading
 from spat.training.validation import Validation, validate
@@ -64,7 +65,8 @@ class Trainer:
         self._refuse_empty_shares()
         self.per_epoch = self.batches * self.defence.replays
         self.total = self.per_epoch * self.settings.epochs
-        settings = self.settings
+        settings, example = self.settings, self.train[:EXAMPLES].floats()[0]
+        require_sizes(self.model, example, settings)
         optimiser = sgd(
             self.model,
             lr=settings.lr,
@@ -76,7 +78,7 @@ class Trainer:
             self.state,
             precision=settings.precision,
             exact=settings.exact,
-            example=self.train[:EXAMPLES].floats()[0],
+            example=example,
             world=self.world,
             sync=settings.sync_batchnorm,
         )
@@ -164,8 +166,8 @@ class Trainer:
     def _train_one(self) -> Iterator[Event]:
         begun, step = time.perf_counter(), self.counters.step
         epoch, position = divmod(step, self.per_epoch)
-        batch = self._batch(epoch, position, step)
         progress = Progress(epoch + 1, self.settings.epochs, step, self.total)
+        batch = self._batch(epoch, position, step).scaled(image_scale(self.settings, progress))
         lr = self._rate(step)
         try:
             means = self._update(batch, progress, lr)
@@ -195,7 +197,7 @@ class Trainer:
     def _update(self, batch: Batch, progress: Progress, lr: float) -> Means:
         """One update, and a step of the running average of the weights, if there is one."""
         means = self.engine.update(
-            ramped(self.defence, self.settings, progress.step / self.total),
+            ramped(self.defence, self.settings, progress),
             batch,
             seed=self.seed,
             step=progress.step,

@@ -57,16 +57,23 @@ class State:
 
     def carry(self, delta: Tensor | None) -> None:
         """Keep a perturbation for the next batch; one of fewer images keeps the others' rows."""
-        if delta is None or self.carried is None or len(delta) >= len(self.carried):
+        held = None if delta is None else self._carried_like(delta)
+        if delta is None or held is None or len(delta) >= len(held):
             self.carried = delta
         else:
-            self.carried = torch.cat([delta, self.carried[len(delta) :]])
+            self.carried = torch.cat([delta, held[len(delta) :]])
 
     def carried_for(self, x: Tensor) -> Tensor | None:
         """The kept perturbation for this batch: rows it does not have yet are zero."""
-        if self.carried is None or len(self.carried) >= len(x):
-            return None if self.carried is None else self.carried[: len(x)]
-        return torch.cat([self.carried, torch.zeros_like(x[len(self.carried) :])])
+        held = self._carried_like(x)
+        if held is None or len(held) >= len(x):
+            return None if held is None else held[: len(x)]
+        return torch.cat([held, torch.zeros_like(x[len(held) :])])
+
+    def _carried_like(self, x: Tensor) -> Tensor | None:
+        """What is kept, unless images now have another size: then it begins anew."""
+        held = self.carried
+        return held if held is not None and held.shape[1:] == x.shape[1:] else None
 
     def judged(self) -> dict[str, Tensor]:
         """The weights that are evaluated and handed over: the average where there is one."""
