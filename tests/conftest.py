@@ -5,7 +5,8 @@ For the command line: a model and data of one's own, and the one line that a mis
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,16 @@ def convolutional() -> Convolutional:
 def images() -> tuple[Tensor, Tensor]:
     rng = torch.Generator().manual_seed(5)
     return torch.rand(6, 2, 8, 8, generator=rng), torch.randint(0, 4, (6,), generator=rng)
+
+
+@pytest.fixture
+def heard_signals() -> Iterator[None]:
+    """Signals as at a terminal, whoever runs the tests: `nohup` or a shell's `&` ignores some."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 OWN_MODEL = """

@@ -18,7 +18,7 @@ from spat.defences._base import Defence
 from spat.errors import unknown
 from spat.evaluation import evaluate, transfer
 from spat.fast import Precision
-from spat.models import build_model
+from spat.models import build_model, check_classifies
 from spat.records import Event
 from spat.resolve import find_device, require_head
 from spat.training.batches import alone
@@ -86,6 +86,7 @@ def train(
     chosen = _chosen(model, defence)
     options = Training(**_known(settings))
     images = _images(x, y)
+    check_classifies(model, images[:4].floats()[0], images.classes)
     kept, held = images, None
     if options.validation > 0:
         kept, held = carve(images, options.validation, seed)

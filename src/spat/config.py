@@ -30,6 +30,7 @@ ASKED = {
     "head_bias": bool,
     "scale": float,
 }
+_AT_LEAST = {"epochs": 1, "batch_size": 1, "validation_images": 1, "weight_decay": 0, "warmup": 0}
 Flat = Mapping[str, Any]
 Norm = Literal["linf", "l2"]
 
@@ -100,20 +101,16 @@ class Training:
     guard: Literal["warn", "rollback", "off"] = "warn"
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be 1 or more, got {getattr(self, name)}.")
+        for name, least in _AT_LEAST.items():
+            if not getattr(self, name) >= least:
+                raise UserError(f"{name} must be {least} or more, got {getattr(self, name):g}.")
         if not self.lr > 0:
             raise UserError(f"lr must be positive, got {self.lr:g}.")
         interval(self.save_every, "save_every")
         for name in ("attack_ramp", "eps_ramp", "momentum"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name} must lie in [0, 1], got {getattr(self, name):g}.")
-        if self.levels and len(self.levels) != len(self.milestones):
-            raise UserError(
-                f"levels must be as many as milestones ({len(self.milestones)}), "
-                f"got {len(self.levels)}."
-            )
+        self._check_schedule()
         for name in ("validation", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} must lie in [0, 1), got {getattr(self, name):g}.")
@@ -129,6 +126,17 @@ class Training:
                 "give one of them."
             )
         check_image_phases(self.image_milestones, self.epochs, self.image_scales)
+
+    def _check_schedule(self) -> None:
+        if list(self.milestones) != sorted({max(1, epoch) for epoch in self.milestones}):
+            raise UserError(
+                f"milestones must be epochs from 1 in rising order, got {list(self.milestones)}."
+            )
+        if self.levels and len(self.levels) != len(self.milestones):
+            raise UserError(
+                f"levels must be as many as milestones ({len(self.milestones)}), "
+                f"got {len(self.levels)}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +200,9 @@ def known_settings(flat: Flat) -> dict[str, catalog.Setting]:
     owned = (*catalog.flatten(Training), *catalog.flatten(Experiment))
     known = {setting.name: setting for setting in owned if "." not in setting.name}
     for key, kind in COMPONENTS.items():
-        name = str(flat.get(key, _default_name(key)))
+        name = flat.get(key, _default_name(key))
+        if not isinstance(name, str):
+            raise UserError(f"{key} must be the name of a {kind}, see `spat list`, got {name!r}.")
         summary = f"{kind} by name, see `spat list`"
         known[key] = catalog.Setting(key, str, _default_name(key), summary)
         for setting in _own_settings() if is_import_path(name) else catalog.settings(kind, name):

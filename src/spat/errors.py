@@ -18,6 +18,12 @@ class ToldError(UserError):
     """Another process has told this mistake, or is about to: this one ends without a word."""
 
 
+def told(error: Exception) -> str:
+    """Somebody else's exception in the first line of its own words."""
+    words = str(error).strip().partition("\n")[0].rstrip(".")
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
 def unknown(what: str, got: str, known: Iterable[str]) -> UserError:
     """The error for a name that is not in a list: the nearest name, then the list."""
     choices = sorted(known)

@@ -23,10 +23,11 @@ from torch import Tensor, nn
 from spat import config, tensorfile
 from spat.cards import Evidence
 from spat.config import Experiment
+from spat.contracts import check_not_probabilities
 from spat.doubts import flags
 from spat.errors import UserError
 from spat.evaluation import Keep, Planned, attack_by_name, evaluate, plan_attacks
-from spat.models import build_model, head_scale
+from spat.models import answer, build_model, check_classifies, head_scale
 from spat.records import Event, Outcomes, Record
 from spat.reporting.page import page
 from spat.reporting.pictures import Picture
@@ -41,6 +42,7 @@ from spat.world import ALONE, World
 BATCH = 250  # images an attack sees at a time
 PICTURES = 8  # in the page: half of them broken, half of them held, where there are so many
 PROBED = 32  # images on which a Record's doubts look at the model itself
+ASKED = 4  # images on which a model answers before it is trained
 CANDIDATES = 200  # the pictures are the first of so many test images
 
 
@@ -137,6 +139,7 @@ def _made_model(plan: Plan) -> nn.Module:
     settings = plan.experiment.model
     model = build_model(settings.name, seed=plan.experiment.seed, **settings.settings)
     require_head(model, plan.defence, plan.experiment.defence.name)
+    check_classifies(model, plan.splits.train[:ASKED].floats()[0], plan.splits.train.classes)
     return model
 
 
@@ -305,6 +308,7 @@ def craft_images(plan: Plan, model: nn.Module, name: str) -> dict[str, NDArray[A
     given = plan.experiment
     x, y = (part.to(plan.device) for part in plan.splits.test[: given.n].floats())
     attack = attack_by_name(name, eps=plan.eps, norm=given.norm)
+    check_not_probabilities(answer(model, x[:BATCH]))
     source = PerExample(given.seed, torch.arange(len(x)))
     pieces = [
         attack(model, x[index], y[index], rng=source[index])

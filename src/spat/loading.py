@@ -11,7 +11,7 @@ from torch import nn
 from spat import config, tensorfile
 from spat.errors import UserError
 from spat.experiment import load_run
-from spat.models import build_model
+from spat.models import answer, build_model
 from spat.resolve import Plan, resolve
 from spat.training import checkpoint
 
@@ -99,7 +99,9 @@ def load_planned(flat: Mapping[str, Any], weights: Path | None) -> tuple[Plan, n
     model = build_model(choice.name, **choice.settings)
     if weights is not None:
         checkpoint.load_weights(model, weights)
-    return plan, model.to(plan.device).eval()
+    model.to(plan.device).eval()
+    answer(model, plan.splits.test[:1].floats()[0])
+    return plan, model
 
 
 def _settings_of(path: Path, flags: Mapping[str, Any]) -> Mapping[str, Any]:

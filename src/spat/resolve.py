@@ -17,6 +17,7 @@ from spat.config import Choice, Experiment, Training
 from spat.datasets import Splits
 from spat.defences._base import Defence
 from spat.errors import UserError
+from spat.evaluation import check_budget, plan_attacks
 from spat.models import cosine_heads
 from spat.threat import Norm
 from spat.world import World, placed
@@ -47,6 +48,8 @@ def resolve(given: Experiment) -> Plan:
     eps = given.eps if given.eps is not None else splits.eps
     if eps is None:
         raise UserError(f"data set {given.data.name!r} has no usual budget: give one, --eps 8/255.")
+    check_budget(eps, given.norm)  # what is evaluated after training fails before it
+    plan_attacks(given.attacks, eps=eps, norm=given.norm)
     choice = replace(given.defence, name=_preset_for(given.defence.name, given.model.name))
     defence = _with_budget(choice, given.norm, eps)
     model = Choice(given.model.name, _model_settings(given.model, splits, defence))
@@ -149,6 +152,11 @@ def _model_settings(choice: Choice, splits: Splits, defence: Defence) -> dict[st
         wanted["head_bias"] = getattr(defence, "head_bias", False)
     if not config.is_import_path(choice.name):
         known = {setting.name for setting in catalog.settings("model", choice.name)}
+        if "size" in known - wanted.keys():
+            raise UserError(
+                f"{choice.name} takes square images, got {height} x {width} pixels; "
+                "resnet18 takes images of any size."
+            )
         wanted = {key: value for key, value in wanted.items() if key in known}
     return {**wanted, **choice.settings}
 

@@ -98,6 +98,37 @@ def test_the_users_own_model_by_import_path(npz: Path, tmp_path: Path) -> None:
     assert main(["evaluate", "own", "--attacks", "fgsm"]) == 0  # its settings are read back too
 
 
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("return super().forward(x).softmax(1)", "the model returns probabilities, not logits"),
+        (
+            "raise ValueError('no')",
+            "the model cannot take images of shape (1, 1, 16, 16): ValueErr",
+        ),
+    ],
+)
+@pytest.mark.parametrize("verb", ["train", "evaluate", "attack"])
+def test_an_own_model_that_is_no_classifier(
+    npz: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], body: str, text: str, verb: str
+) -> None:
+    """Told before any file is written, whichever verb is the first to see it."""
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n"
+        "class Mine(nn.Sequential):\n"
+        "    def __init__(self, classes):\n"
+        "        super().__init__(nn.Flatten(), nn.Linear(256, classes))\n"
+        "    def forward(self, x):\n"
+        f"        {body}\n"
+    )
+    model = ["--model", "mine.py:Mine"] if verb == "train" else ["mine.py:Mine"]
+    data = f"--data npz --data.path {npz} --eps 0.1 --out made".split()
+    rest = ["--defence", "trades"] if verb == "train" else []
+    told = error(capsys, verb, *model, *data, *rest)
+    assert text in told.replace("(4, 1,", "(1, 1,")
+    assert not list((tmp_path / "made").glob("*"))
+
+
 def test_dry_run_prints_every_setting_and_writes_nothing(
     npz: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,6 +172,9 @@ def test_doctor_fits_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
         ("train --out a --epochs many", "epochs must be a whole number, got 'many'."),
         ("train --out a --config none.toml", "there is no settings file none.toml."),
         ("train --out a --device tpu", "device must be auto, cpu or cuda"),
+        ("train --out a --attacks fgsm pdg", "unknown attack 'pdg'. Did you mean 'pgd'?"),
+        ("train --out a --defence", "defence must be the name of a defence, see `spat list`"),
+        ("train --out a --lr", "lr must be a number such as 0.1 or 8/255, got True."),
         ("train --out a stray", "'stray' is not a setting; settings look like --epochs 10."),
         ("train --out a --data npz", "needs the setting 'path'"),
         ("train --out a --data npz --data.path no.npz", "no.npz"),
@@ -190,6 +224,7 @@ def test_wrong_weights(npz: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+@pytest.mark.usefixtures("heard_signals")
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_a_signal_leaves_a_run_that_can_go_on(
     npz: Path, tmp_path: Path, name: str, code: int
@@ -197,11 +232,15 @@ def test_a_signal_leaves_a_run_that_can_go_on(
     words = f"train --data npz --data.path {npz} --eps 0.1 --epochs 2000 --batch-size 10 --out r"
     words += " --defence.attack.steps 1 --validation-images 4"
     process = subprocess.Popen([sys.executable, "-m", "spat", *words.split()], cwd=tmp_path)
-    deadline = time.monotonic() + 60
-    while not list((tmp_path / "r").glob("checkpoint-*")) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    process.send_signal(getattr(signal, name))
-    assert process.wait(30) == code
+    try:
+        deadline = time.monotonic() + 60
+        while not list((tmp_path / "r").glob("checkpoint-*")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(getattr(signal, name))
+        assert process.wait(30) == code
+    finally:
+        process.kill()
+        process.wait()
     saved = max((tmp_path / "r").glob("checkpoint-*"))
     events = (tmp_path / "r" / "events.jsonl").read_text().splitlines()
     last = json.loads(events[-1])

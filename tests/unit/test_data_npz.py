@@ -35,6 +35,7 @@ def data(tmp_path):
         (COLOUR, COLOUR),
         (COLOUR.transpose(0, 2, 3, 1), COLOUR),
         (np.asfortranarray(COLOUR), COLOUR),
+        (GREY[:, :1, :1, None], GREY[:, None, :1, :1]),
     ],
 )
 def test_layouts(data, x, expected):

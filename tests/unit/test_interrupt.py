@@ -12,6 +12,7 @@ from spat.training.interrupt import SIGNALS, interruptible
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 
 
+@pytest.mark.usefixtures("heard_signals")
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_sets_the_flag_and_a_second_one_does_not_wait(number: signal.Signals) -> None:
     before = [signal.getsignal(each) for each in SIGNALS]

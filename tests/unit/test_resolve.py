@@ -71,6 +71,25 @@ def test_data_without_a_usual_budget_asks_for_one(tmp_path: Any) -> None:
         plan(data="npz", **{"data.path": str(tmp_path / "own.npz")})
 
 
+def test_what_is_only_used_after_training_is_refused_before_it() -> None:
+    with pytest.raises(UserError, match="unknown attack 'pdg'. Did you mean 'pgd'"):
+        plan(attacks="fgsm pdg")
+    with pytest.raises(UserError, match="eps of an evaluation must be above 0, got 0."):
+        plan(eps=0)
+
+
+def test_oblong_images_need_a_model_that_takes_them(tmp_path: Any) -> None:
+    import numpy as np
+
+    x, y = np.zeros((20, 16, 20, 3), np.uint8), np.arange(20) % 2
+    np.savez(tmp_path / "own.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    given = {"data": "npz", "data.path": str(tmp_path / "own.npz"), "eps": 0.1}
+    text = "small-cnn takes square images, got 16 x 20 pixels; resnet18 takes images of any size."
+    with pytest.raises(UserError, match=text):
+        plan(**given)
+    assert plan(**given, model="resnet18").flat["model.channels"] == 3
+
+
 @pytest.mark.parametrize("name", ["gpu", "cuda:x"])
 def test_a_wrong_device_gets_one_sentence(name: str) -> None:
     with pytest.raises(UserError, match="device must be auto, cpu or cuda"):

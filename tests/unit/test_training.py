@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,40 @@ def test_a_nan_loss_stops_with_the_step_and_keeps_the_last_good_checkpoint(tmp_p
     assert "checkpoint-000000004.safetensors" in str(caught.value)
     assert all(bool(v.isfinite().all()) for v in states(subject.model).values())
     assert checkpoint.newest(tmp_path)[2]["counters"]["step"] == 4
+
+
+class Probabilities(Convolutional):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).softmax(1)
+
+
+class Broken(Convolutional):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) / 0
+
+
+def frozen() -> nn.Module:
+    return Convolutional().requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Convolutional(classes=3), "a logit for each of the 4 classes, got 3."),
+        (lambda: Convolutional(channels=3), r"cannot take images of shape \(4, 2, 8, 8\): Runtime"),
+        (nn.Flatten, "the model has no parameters to train"),
+        (frozen, "the model has no parameters to train; are all of them frozen?"),
+        (Probabilities, "the model returns probabilities, not logits"),
+        (Broken, "the model returns NaN or infinite logits"),
+        (lambda: nn.Conv2d(2, 4, 3), r"must return logits of shape \(4, classes\), got \(4, 4, 6"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused_before_the_first_step(
+    make: Callable[[], nn.Module], text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=text):
+        spat.train(make(), *toy(), defence="natural", epochs=1, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_checkpoint_of_another_architecture_is_refused(tmp_path: Path) -> None:

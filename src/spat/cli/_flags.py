@@ -28,17 +28,17 @@ def parser(verb: str, about: str, **more: Any) -> Parser:
 
 
 def settings_from(flags: Sequence[str]) -> dict[str, Any]:
-    """`--name value`, `--name=value` or a bare `--name` (true) as flat settings, still texts."""
+    """`--name value` or `--name=value` as flat settings, still texts; a bare `--name` is true."""
     flat: dict[str, Any] = {}
     name: str | None = None
     for word in flags:
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
             name = name.replace("-", "_")
-            flat[name] = value if equals else "true"
+            flat[name] = value if equals else True
         elif name is not None:
             # Several words are a list: --attacks pgd-20 cw.
-            flat[name] = word if flat[name] == "true" else f"{flat[name]} {word}"
+            flat[name] = word if flat[name] is True else f"{flat[name]} {word}"
         else:
             raise UserError(f"{word!r} is not a setting; settings look like --epochs 10.")
     return flat

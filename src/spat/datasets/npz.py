@@ -106,6 +106,8 @@ def _channels_second(name: str, images: Array) -> Array:
         second, last = images.shape[1] in CHANNELS, images.shape[3] in CHANNELS
         if second and not last:
             return images
+        if images.shape[1:] == (1, 1, 1):  # whichever place is meant
+            return images
         if last and not second:
             return images.transpose(0, 3, 1, 2)
     raise UserError(

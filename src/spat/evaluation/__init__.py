@@ -2,6 +2,14 @@
 
 from spat.evaluation._transfer import transfer
 from spat.evaluation.plan import Planned, attack_by_name, plan_attacks
-from spat.evaluation.run import Keep, evaluate
+from spat.evaluation.run import Keep, check_budget, evaluate
 
-__all__ = ["Keep", "Planned", "attack_by_name", "evaluate", "plan_attacks", "transfer"]
+__all__ = [
+    "Keep",
+    "Planned",
+    "attack_by_name",
+    "check_budget",
+    "evaluate",
+    "plan_attacks",
+    "transfer",
+]

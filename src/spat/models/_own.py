@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from spat.errors import UserError, unknown
+from spat.errors import UserError, told, unknown
 from spat.rng import derive
 
 
@@ -43,7 +43,7 @@ def build_own(path: str, factory: Callable[..., Any], settings: Mapping[str, Any
         try:
             model = factory(**_accepted(factory, settings))
         except Exception as error:
-            raise UserError(f"{path} raised {_told(error)}.") from error
+            raise UserError(f"{path} raised {told(error)}.") from error
     if not isinstance(model, nn.Module):
         raise UserError(f"{path} must return a torch.nn.Module, got {_kind(model)}.")
     return model
@@ -62,7 +62,7 @@ def _module(name: str) -> ModuleType:
         try:
             return importlib.import_module(name)
         except Exception as error:
-            raise UserError(f"cannot import {name} from {Path.cwd()}: {_told(error)}.") from error
+            raise UserError(f"cannot import {name} from {Path.cwd()}: {told(error)}.") from error
 
 
 def _file(name: str) -> ModuleType:
@@ -80,7 +80,7 @@ def _file(name: str) -> ModuleType:
             spec.loader.exec_module(module)
         except Exception as error:
             del sys.modules[spec.name]
-            raise UserError(f"cannot import {path}: {_told(error)}.") from error
+            raise UserError(f"cannot import {path}: {told(error)}.") from error
     return module
 
 
@@ -105,9 +105,3 @@ def _defined_in(module: ModuleType) -> list[str]:
 
 def _kind(value: object) -> str:
     return f"a value of type {type(value).__name__}"
-
-
-def _told(error: Exception) -> str:
-    """An exception in the first line of its own words."""
-    words = str(error).strip().partition("\n")[0].rstrip(".")
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__

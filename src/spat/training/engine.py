@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from spat.attacks._base import Rng
 from spat.defences._base import Crafted, Defence, Progress, Terms
+from spat.errors import UserError
 from spat.fast import Precision, Surrogate, surrogate, uses_bfloat16
 from spat.models import renormalise_heads
 from spat.rng import global_seed
@@ -32,6 +33,8 @@ def sgd(
 ) -> torch.optim.SGD:
     """The optimiser of the parameters that are not frozen."""
     trained = [p for p in model.parameters() if p.requires_grad]
+    if not trained:
+        raise UserError("the model has no parameters to train; are all of them frozen?")
     return torch.optim.SGD(trained, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
 
