@@ -87,3 +87,12 @@ def test_damaged_settings(capsys: pytest.CaptureFixture[str], text: str) -> None
     (Path("r") / "settings.json").write_text(text)
     said = error(capsys, "train", "--resume", "r")
     assert "settings.json is not a whole settings file" in said or "seed must be" in said
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_standard_output_on_a_full_disk() -> None:
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-m", "spat", "list", "attack"]
+        ended = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert ended.stderr == "spat: could not write the output: No space left on device.\n"

@@ -6,6 +6,7 @@ SIGTERM or the end of its terminal (a training run has then left a checkpoint to
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import pkgutil
@@ -29,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     _open_what_is_closed()
     try:
-        return _dispatch(arguments)
+        code = _dispatch(arguments)
+        sys.stdout.flush()  # fails here, where it can be told, rather than when Python ends
+        return code
     except ToldError:
         return MISTAKEN
     except UserError as error:
@@ -39,8 +42,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("spat: interrupted.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # `spat list | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _say_no_more()
         return 0
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _say_no_more()  # files of ours fail in a sentence of their own: it was standard output
+        print(f"spat: could not write the output: {error.strerror}.", file=sys.stderr)
+        return MISTAKEN
+
+
+def _say_no_more() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open_what_is_closed() -> None:
