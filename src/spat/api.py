@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from spat import catalog
 from spat.attacks._base import Attack
 from spat.config import Training
-from spat.contracts import check_images, check_labels
+from spat.contracts import check_images, check_labels, check_module
 from spat.datasets import Images, Splits, carve
 from spat.defences._base import Defence
 from spat.errors import unknown
@@ -141,6 +142,7 @@ def step(
 
 def _chosen(model: nn.Module, defence: Defence | str) -> Defence:
     """The defence, which must suit the model's head."""
+    check_module(model)
     chosen = catalog.build("defence", defence) if isinstance(defence, str) else defence
     require_head(model, chosen, type(chosen).__name__.lower())
     return chosen
@@ -156,7 +158,7 @@ def _known(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _images(x: Tensor, y: Tensor) -> Images:
     """Bytes are kept as bytes; floats in [0, 1] as they are, in float32."""
-    if x.is_floating_point():
+    if not isinstance(x, Tensor) or x.dtype != torch.uint8:
         check_images(x)
         x = x.float()
     check_labels(y, len(x))

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spat.errors import NonFiniteError, UserError
+
+
+def check_module(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise UserError(f"the model must be a torch.nn.Module, got {type(model).__name__}.")
 
 
 def check_images(x: Tensor) -> None:

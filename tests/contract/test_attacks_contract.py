@@ -221,6 +221,16 @@ def test_bad_input_gets_one_sentence(
 
 
 @pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("kind", [torch.int32, torch.uint8])
+def test_labels_of_any_integer_kind(
+    name: str, kind: torch.dtype, convolutional: Convolutional, images: tuple[Tensor, Tensor]
+) -> None:
+    attack, (x, y) = build(name, eps=0.1), images
+    x_adv = attack(convolutional, x, y.to(kind), rng=1)
+    assert torch.equal(x_adv, attack(convolutional, x, y, rng=1))
+
+
+@pytest.mark.parametrize("name", ATTACKS)
 def test_eps_of_8_asks_for_8_255(name: str) -> None:
     with pytest.raises(spat.UserError, match=r"got 8\. Did you mean 8/255\?"):
         spat.attack(name, eps=8)

@@ -163,6 +163,14 @@ def test_wrong_models_get_one_sentence(
         spat.evaluate(Wrapped(change), *data, "fgsm", eps=0.1)
 
 
+def test_a_function_is_no_model(data: tuple[Tensor, Tensor]) -> None:
+    text = "the model must be a torch.nn.Module, got function"
+    with pytest.raises(spat.UserError, match=text):
+        spat.evaluate(lambda x: x, *data, "fgsm", eps=0.1)  # type: ignore[arg-type]
+    with pytest.raises(spat.UserError, match=text):
+        spat.attack("fgsm")(lambda x: x, *data)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("eps", "text"),
     [(8, r"got 8\. Did you mean 8/255"), (0, "above 0, got 0"), (-1, "above 0, got -1")],

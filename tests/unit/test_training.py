@@ -215,6 +215,15 @@ def test_train_works_on_any_module_and_tensors(tmp_path: Path) -> None:
         spat.train(model, x, y, defence="trades", epoch=1)
 
 
+def test_what_is_no_model_or_no_images_gets_one_sentence() -> None:
+    x, y = toy()
+    with pytest.raises(UserError, match="the model must be a torch.nn.Module, got function"):
+        spat.train(lambda x: x, x, y)  # type: ignore[arg-type]
+    for wrong, text in ((x.numpy(), "got ndarray"), (x.int(), "got torch.int32")):
+        with pytest.raises(UserError, match=f"images must be a floating-point tensor.*{text}"):
+            spat.train(Convolutional(), wrong, y, defence="madry")  # type: ignore[arg-type]
+
+
 def test_averaging_matches_the_seat_code() -> None:
     """The sequence of the authors' EMA class: parameters, float and integer buffers."""
     case = CASES["seat.ema.sequence"]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from spat import rng as random
-from spat.contracts import check_images, check_labels, check_logits
+from spat.contracts import check_images, check_labels, check_logits, check_module
 from spat.modes import borrowed
 from spat.threat import Budget, Norm, Threat, threat
 
@@ -39,9 +39,10 @@ class Attack:
         The model comes back as it was found, and the global generators are not touched.
         `rng` is a generator, a `PerExample` source or a seed; without one the seed is 0.
         """
+        check_module(model)
         check_batch(x, y)
         with borrowed(model, x.device):
-            x_adv = self.perturb(model, x, y, as_source(rng))
+            x_adv = self.perturb(model, x, y.long(), as_source(rng))
         return self.threat.project(x_adv.detach(), x.detach()).to(x.dtype)
 
     def perturb(self, model: nn.Module, x: Tensor, y: Tensor, source: random.Source) -> Tensor:

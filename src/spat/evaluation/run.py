@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from spat.contracts import check_images, check_labels
+from spat.contracts import check_images, check_labels, check_module
 from spat.errors import UserError
 from spat.evaluation import _official, _room
 from spat.evaluation._course import Course
@@ -56,6 +56,7 @@ def evaluate(
     keep: given an attack's label, places in x, the images found there, exactly as they were
         verified, and what the model takes them for
     """
+    check_module(model)
     check_images(x)
     check_labels(y, len(x))
     check_budget(eps, norm)
