@@ -125,6 +125,7 @@ def test_a_model_that_counts_pixels_is_refused(name: str, tmp_path: Path) -> Non
 
 def test_a_residual_network_grows_its_images() -> None:
     x, y = toy(24)
+    x = x.repeat_interleave(2, 2).repeat_interleave(2, 3)  # below 8 pixels its last map is one
     model = spat.model("resnet18", channels=2, classes=4, width=0.1)
     done = spat.train(
         model,
@@ -133,7 +134,7 @@ def test_a_residual_network_grows_its_images() -> None:
         defence=spat.defence("trades", **{"attack.steps": 1}),
         epochs=2,
         batch_size=12,
-        image_scales=(0.4, 1.0),
+        image_scales=(0.5, 1.0),
         augment=True,
     )
     assert [e.values["epoch"] for e in done.events if e.kind == "epoch"] == [1, 2]
