@@ -103,16 +103,16 @@ def _axes(x: Scale, y: Scale, xs: Sequence[float], x_label: str, y_label: str) -
     turned = f"rotate(-90 14 {middle:g})"
     return [
         *(_grid(y(t), f"{t:g}") for t in ticks(y.low, y.high)),
-        *(_text(x(t), floor + 16, f"{t:g}") for t in below),
+        *(text(x(t), floor + 16, f"{t:g}") for t in below),
         tag("line", x1=LEFT, y1=floor, x2=WIDTH - RIGHT, y2=floor, class_="axis"),
-        _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x_label, "label"),
-        _text(14, middle, y_label, "label", transform=turned),
+        text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x_label, "label"),
+        text(14, middle, y_label, "label", transform=turned),
     ]
 
 
 def _grid(height: float, label: str) -> str:
-    line = tag("line", x1=LEFT, y1=_px(height), x2=WIDTH - RIGHT, y2=_px(height), class_="grid")
-    return line + _text(LEFT - 6, height + 4, label, "end")
+    line = tag("line", x1=LEFT, y1=px(height), x2=WIDTH - RIGHT, y2=px(height), class_="grid")
+    return line + text(LEFT - 6, height + 4, label, "end")
 
 
 def _drawn(curve: Curve, index: int, x: Scale, y: Scale) -> str:
@@ -121,7 +121,7 @@ def _drawn(curve: Curve, index: int, x: Scale, y: Scale) -> str:
     places = [[(x(a), y(b)) for a, b in run if b is not None] for run in runs]
     style = _style(index)
     lines = [
-        tag("polyline", points=" ".join(f"{_px(a)},{_px(b)}" for a, b in run), **style)
+        tag("polyline", points=" ".join(f"{px(a)},{px(b)}" for a, b in run), **style)
         for run in places
         if len(run) > 1
     ]
@@ -138,8 +138,8 @@ def _marker(index: int, a: float, b: float) -> str:
     """A disc for the first line, a square for the others."""
     colour = COLOURS[index % 3]
     if index == 0:
-        return tag("circle", cx=_px(a), cy=_px(b), r=3, fill=colour)
-    return tag("rect", x=_px(a - 3), y=_px(b - 3), width=6, height=6, fill=colour)
+        return tag("circle", cx=px(a), cy=px(b), r=3, fill=colour)
+    return tag("rect", x=px(a - 3), y=px(b - 3), width=6, height=6, fill=colour)
 
 
 def _legend(names: Sequence[str]) -> list[str]:
@@ -153,8 +153,8 @@ def _legend(names: Sequence[str]) -> list[str]:
 
 def _entry(name: str, index: int, at: float) -> str:
     style = _style(index)
-    sample = tag("line", x1=_px(at), y1=14, x2=_px(at + 24), y2=14, **style)
-    text = tag("text", escape(name), x=_px(at + 30), y=18, class_="start")
+    sample = tag("line", x1=px(at), y1=14, x2=px(at + 24), y2=14, **style)
+    text = tag("text", escape(name), x=px(at + 30), y=18, class_="start")
     return tag("g", sample, _marker(index, at + 12, 14), text, class_="curve")
 
 
@@ -163,15 +163,15 @@ def _mark(x: Scale, at: float, label: str) -> list[str]:
     place, floor = x(at), HEIGHT - BOTTOM
     to_left = place > (LEFT + WIDTH - RIGHT) / 2
     side = -5 if to_left else 5
-    line = tag("line", x1=_px(place), y1=TOP, x2=_px(place), y2=floor, class_="mark")
-    return [line, _text(place + side, floor - 6, label, "end" if to_left else "start")]
+    line = tag("line", x1=px(place), y1=TOP, x2=px(place), y2=floor, class_="mark")
+    return [line, text(place + side, floor - 6, label, "end" if to_left else "start")]
 
 
-def _text(x: float, y: float, text: str, class_: str = "", **attributes: str) -> str:
-    return tag("text", escape(text), x=_px(x), y=_px(y), class_=class_, **attributes)
+def text(x: float, y: float, text: str, class_: str = "", **attributes: str) -> str:
+    return tag("text", escape(text), x=px(x), y=px(y), class_=class_, **attributes)
 
 
-def _px(value: float) -> str:
+def px(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
