@@ -10,7 +10,6 @@ Run: make time-to-robust, then make docs. On one core about 50 minutes, evaluati
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,25 +31,24 @@ def is_measured(way: str, seed: int) -> bool:
     return any(record.seeds["training"] == seed for record in held)
 
 
-def once_trained() -> tuple[Callable[[Event], None], Callable[[], bool]]:
-    """A sink, and a question that it answers with yes from the end of training on."""
-    ended = [False]
+class Ending:
+    """A sink that knows when training has ended."""
 
-    def sink(event: Event) -> None:
-        ended[0] = ended[0] or (event.kind == "end" and not event.values["stopped"])
+    reached = False
 
-    return sink, lambda: ended[0]
+    def __call__(self, event: Event) -> None:
+        self.reached = self.reached or event.kind == "end"
 
 
 def go(way: str, seed: int, *, train_only: bool) -> None:
     """Train, or go on training, and evaluate; `train_only` leaves the evaluation for later."""
     folder = RUNS / f"{way}-{seed}"
-    sink, trained = once_trained()
+    ending = Ending()
     finished = run(
         replace(time_to_robust(way), seed=seed),
         folder,
-        sinks=(sink,),
-        stop=trained if train_only else lambda: False,
+        sinks=(ending,),
+        stop=lambda: train_only and ending.reached,
         resume=(folder / "settings.json").exists(),
     )
     if finished.record is None:

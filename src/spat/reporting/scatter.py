@@ -111,13 +111,13 @@ def _shape(group: int, across: float, up: float) -> str:
     if group == 0:
         return tag("circle", cx=px(across), cy=px(up), r=5, fill=colour)
     turned = f"rotate(45 {px(across)} {px(up)})" if group == 2 else None
-    place = {"x": px(across - 4.5), "y": px(up - 4.5), "width": 9, "height": 9}
-    return tag("rect", **place, fill=colour, transform=turned)
+    x, y = px(across - 4.5), px(up - 4.5)
+    return tag("rect", x=x, y=y, width=9, height=9, fill=colour, transform=turned)
 
 
 def _colour(group: int) -> str:
-    """Of the page's colours, as one that needs no page."""
-    return re.findall("#[0-9a-f]+", COLOURS[group])[0]
+    """Of the page's colours, as one that needs no page: `var(--blue, #0072b2)` is #0072b2."""
+    return COLOURS[group].partition(", ")[2].rstrip(")")
 
 
 def _apart(places: Sequence[tuple[float, float, str]]) -> list[float]:
