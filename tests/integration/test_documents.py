@@ -10,6 +10,9 @@ from types import ModuleType
 import pytest
 
 from spat.cli.main import main, verbs
+from spat.recipes.demo import demo
+from spat.resolve import resolve
+from spat.results import load_all
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -40,9 +43,20 @@ def test_the_python_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(lines) == 7
 
 
+def test_the_printed_table_is_that_of_a_committed_record() -> None:
+    (record,) = load_all(ROOT / "results" / "demo").values()
+    for row in record.measured:
+        label = "worst case" if row.attack == "worst" else row.attack
+        numbers = [f"{100 * part:.2f}" for part in (row.value, row.low, row.high)]
+        line = rf"^{label} +{numbers[0]}  {numbers[1]} . {numbers[2]}  {row.n}"
+        assert re.search(line, README, re.MULTILINE), label
+    now = resolve(demo()).flat
+    assert {key: now.get(key) for key in record.settings} == record.settings, "run the demo again"
+
+
 def test_the_commands_exist(capsys: pytest.CaptureFixture[str]) -> None:
     used = set(re.findall(r"\$ spat (\w+)", README))
-    assert used <= set(verbs())
+    assert used | {"demo"} == set(verbs())  # which `make demo` runs
     assert main(["list", "recipe"]) == 0
     listed = capsys.readouterr().out
     for recipe in re.findall(r"--recipe ([\w-]+)", README):
@@ -50,7 +64,7 @@ def test_the_commands_exist(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_tree_names_every_room() -> None:
-    tree = README.partition("```text")[2].partition("```")[0]
+    tree = README.partition("## The tree")[2].partition("How it fits")[0]
     for path in (ROOT / "src" / "spat").iterdir():
         if path.is_dir() and path.name != "__pycache__":
             assert f"{path.name}/" in tree, path.name
