@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from spat import catalog
 from spat.cli.main import main, verbs
 from spat.recipes.demo import demo
 from spat.resolve import resolve
@@ -61,6 +62,20 @@ def test_the_commands_exist(capsys: pytest.CaptureFixture[str]) -> None:
     listed = capsys.readouterr().out
     for recipe in re.findall(r"--recipe ([\w-]+)", README):
         assert recipe in listed
+
+
+def test_every_defence_beats_no_defence_by_a_wide_margin() -> None:
+    """Each seed of each, under PGD-40, the weaker of a cosine head's two scales."""
+    weakest: dict[str, list[float]] = {}
+    for record in load_all(ROOT / "results" / "short-comparison").values():
+        found = [m.value for m in record.measured if m.attack.startswith("pgd-40")]
+        weakest.setdefault(str(record.settings["defence"]), []).append(min(found))
+    undefended = max(weakest.pop("natural"))
+    compared = " ".join(sorted({catalog.stem("defence", name) for name in weakest}))
+    assert compared == "alp awp fgsm-rs free gairat madry mail mart n-fgsm seat spat trades"
+    for name, values in weakest.items():
+        assert len(values) >= 3, name
+        assert min(values) > undefended + 0.4, name
 
 
 def test_the_tree_names_every_room() -> None:
