@@ -173,6 +173,8 @@ def read(path: Path) -> dict[str, Any]:
         return _flat(tomllib.loads(path.read_text()))
     except FileNotFoundError:
         raise UserError(f"there is no settings file {path}.") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid TOML: {error}.") from None
 

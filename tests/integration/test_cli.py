@@ -158,7 +158,8 @@ def test_doctor_fits_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert 5 < len(lines) < 24
-    assert any(line.startswith("cores") for line in lines)
+    facts = ("software", "cores", "gpu", "bfloat16", "memory", "cifar10", "mnist")
+    assert set(facts) <= {line.split()[0] for line in lines}
 
 
 @pytest.mark.parametrize(

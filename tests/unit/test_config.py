@@ -73,6 +73,8 @@ def test_toml_then_flags(tmp_path: Path) -> None:
 def test_a_wrong_file_gets_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there is no settings file .*missing\.toml"):
         config.read(tmp_path / "missing.toml")
+    with pytest.raises(UserError, match=r"cannot read .*: Is a directory\."):
+        config.read(tmp_path)
     (tmp_path / "bad.toml").write_text("epochs = = 3")
     with pytest.raises(UserError, match="is not valid TOML"):
         config.read(tmp_path / "bad.toml")

@@ -30,6 +30,7 @@ def report() -> dict[str, str]:
         "processor": str(machine.get("processor", "unknown")),
         "cores": f"{os.cpu_count()}, torch uses {torch.get_num_threads()} threads",
         "gpu": _gpus(),
+        "bfloat16": _bfloat16(),
         "memory": _memory(),
         **_data(),
     }
@@ -42,6 +43,16 @@ def _gpus() -> str:
         return "none that torch sees: training runs on the CPU"
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return ", ".join(names)
+
+
+def _bfloat16() -> str:
+    """On the device that training runs on by default."""
+    from spat.fast import has_fast_bfloat16
+    from spat.resolve import find_device
+
+    if has_fast_bfloat16(find_device("auto")):
+        return "multiplied in hardware: --precision auto trains and attacks with it"
+    return "not in hardware: --precision auto stays with float32"
 
 
 def _memory() -> str:

@@ -84,8 +84,10 @@ def _read_pickle(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"there is no checkpoint {path}.") from None
     except Exception as error:  # torch raises many types for a foreign or unsafe file
-        first = str(error).partition("\n")[0]
-        raise UserError(f"{path} is not a checkpoint of tensors only ({first}).") from None
+        raise UserError(
+            f"{path} is not a checkpoint of tensors only: what was saved must be "
+            "model.state_dict(), and whole."
+        ) from error
     state = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else None
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
         raise UserError(f"{path} does not hold a state dict of tensors.")
