@@ -116,6 +116,7 @@ def test_a_terminal_sees_a_moving_part_and_lasting_lines() -> None:
         Event("attack", done, 5.0),
     )
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.text)
+    assert "epoch 2/2  step 3/8" in text
     assert "1 min 30 s left" in text
     assert text.count("validation: clean 50.0%, pgd-10 eps 0.3 25.0%") >= 2
     assert "trained 2 epochs" in text

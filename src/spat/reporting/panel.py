@@ -18,9 +18,11 @@ Values = Mapping[str, Any]
 
 def training(step: Values, last_epoch: Values) -> RenderableType:
     """The step that was just made, and what the last epoch's end has shown."""
-    where = place("epoch", step.get("epoch"), step.get("epochs"))
+    places = [place(word, step.get(word), step.get(f"{word}s")) for word in ("epoch", "step")]
     rows = [
-        _bar(where, step.get("step"), step.get("steps"), step.get("eta_s")),
+        _bar(
+            "  ".join(filter(None, places)), step.get("step"), step.get("steps"), step.get("eta_s")
+        ),
         _facts(loss(step), speed(step)),
     ]
     seen = validation(last_epoch)
