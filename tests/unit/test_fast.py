@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch.nn.functional import relu
 from conftest import Convolutional, Linear
 from spat import catalog
 from spat.fast import Surrogate, surrogate
-from spat.fast._layers import FoldedConv, MatrixConv
+from spat.fast._layers import FoldedConv
 from spat.models import build_model
 
 
@@ -84,15 +85,35 @@ def test_a_sum_is_fused_only_where_nobody_else_reads_it() -> None:
         assert fused == {"net.model.first", "net.model.a"}
 
 
-@pytest.mark.parametrize("side", [4, 2, 6])
-def test_a_convolution_as_a_matrix_product(side: int) -> None:
-    """On a map of few pixels; a larger one goes to the ordinary kernel."""
+ODD: list[dict[str, Any]] = [
+    {"stride": 2, "padding": 1},
+    {"stride": 3},
+    {"stride": (2, 1), "padding": (0, 2)},
+    {"dilation": 2, "padding": 1, "stride": 2},
+    {"groups": 2, "stride": 2},
+    {"kernel_size": (1, 5), "padding": (3, 0)},
+    {"padding": "same"},
+    {"padding": 1, "padding_mode": "reflect"},
+]
+
+
+@pytest.mark.parametrize("side", [8, 11])
+@pytest.mark.parametrize("settings", ODD, ids=str)
+def test_every_kind_of_convolution(settings: dict[str, Any], side: int) -> None:
+    """First in its model, where one of few channels has a gradient of its own, and later."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(), nn.Flatten())
-    x = torch.randn(3, 256, side, side, generator=torch.Generator().manual_seed(1))
-    fast = check(model, x)
-    assert any(isinstance(module, MatrixConv) for module in fast.modules())
+        odd = {"kernel_size": 3, **settings}
+        later = nn.Conv2d(4, 4, **odd)
+        model = nn.Sequential(nn.Conv2d(2, 4, **odd), nn.ReLU(), later, nn.Flatten())
+    check(model, torch.randn(3, 2, 2 * side, 2 * side, generator=torch.Generator().manual_seed(1)))
+
+
+def test_one_channel_lies_channels_last() -> None:
+    """Where each layout of the weights counts as every other, and the kernels take the slow one."""
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU())
+    out = surrogate(model, precision="float32")(torch.rand(2, 1, 8, 8))
+    assert out.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_a_copy_takes_over_new_weights(convolutional: Convolutional) -> None:

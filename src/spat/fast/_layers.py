@@ -8,6 +8,7 @@ each pixel's place.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -18,7 +19,15 @@ from torch.nn.grad import conv2d_input
 from spat.fast._hardware import has_fast_bfloat16
 
 VECTOR = 16  # channels that fill a vector register
-FEW, MANY = 16, 2**16  # pixels of a map; weights of a tap: where a matrix product is faster
+
+
+def _channels_last_zeros(shape: Sequence[int], like: Tensor) -> Tensor:
+    """Also of one channel, where every layout counts as channels-last and `contiguous` keeps it.
+
+    A convolution takes the layout of its output from the strides of its weights.
+    """
+    settings: Any = {"dtype": like.dtype, "device": like.device}
+    return torch.empty(shape, memory_format=torch.channels_last, **settings).zero_()
 
 
 class Affine(nn.Module):
@@ -43,6 +52,8 @@ class Affine(nn.Module):
 class FoldedConv(nn.Module):
     """The convolution `conv` with other weights, and always a bias; `like` says type and device.
 
+    Where oneDNN computes it, the weights are put once, not at each call, in the order that its
+    kernel reads: at four pixels a row, ordering them costs a fifth of the arithmetic.
     relu: whether it computes relu(conv(x)), or relu(conv(x) + other), in one pass over memory
     """
 
@@ -55,13 +66,14 @@ class FoldedConv(nn.Module):
         self.stride, self.padding = conv.stride, conv.padding
         self.dilation, self.groups = conv.dilation, conv.groups
         self.relu = False
-        weight = torch.zeros_like(conv.weight, dtype=like.dtype).detach()
-        self.register_buffer("weight", weight.contiguous(memory_format=torch.channels_last))
+        self.register_buffer("weight", _channels_last_zeros(conv.weight.shape, like))
         self.register_buffer("bias", like.new_zeros(conv.out_channels))
+        self.packed: dict[object, Tensor] = {}
 
     def load(self, weight: Tensor, bias: Tensor) -> None:
         self.weight.copy_(weight)
         self.bias.copy_(bias)
+        self.packed.clear()
 
     @property
     def fuses(self) -> bool:
@@ -72,26 +84,50 @@ class FoldedConv(nn.Module):
         return self.weight.device.type == "cpu" and known and has_kernels
 
     def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
-        if not self.relu:
-            return self.compute(x)
+        if not self.fuses:
+            return self.plain(x)
         out: Tensor = _Explicit.apply(x, other, self)  # type: ignore[no-untyped-call]
         return out
 
-    def compute(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+    def plain(self, x: Tensor) -> Tensor:
         rest = (self.dilation, self.groups)
-        if not self.relu:
-            return F.conv2d(x, self.weight, self.bias, self.stride, self.padding, *rest)
+        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding, *rest)
+
+    def compute(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+        if not self.fuses:
+            return self.plain(x)
         run: Any = torch.ops.mkldnn._convolution_pointwise
-        given = (self.weight, self.bias, self.padding, self.stride, *rest)
+        place = (self.padding, self.stride, self.dilation, self.groups)
+        given = (self._packed(x.shape, "_reorder_convolution_weight", *place), self.bias, *place)
         if other is None:
-            return cast(Tensor, run(x, *given, "relu", [], ""))
+            return cast(Tensor, run(x, *given, "relu" if self.relu else "none", [], ""))
         other = other.contiguous(memory_format=torch.channels_last)
         return cast(Tensor, run.binary(x, other, *given, "add", 1.0, "relu", [], ""))
 
     def input_gradient(self, g: Tensor, shape: torch.Size) -> Tensor:
         place = (self.stride, self.padding, self.dilation, self.groups)
-        gradient: Tensor = conv2d_input(shape, self.weight, g, *place)  # type: ignore[no-untyped-call]
-        return gradient
+        if self.groups > 1 or not self.fuses:
+            plain: Tensor = conv2d_input(shape, self.weight, g, *place)  # type: ignore[no-untyped-call]
+            return plain
+        run: Any = torch.ops.mkldnn._convolution_transpose_pointwise
+        place = (self.padding, self._lost(shape), self.stride, self.dilation, self.groups)
+        weight = self._packed(g.shape, "_reorder_convolution_transpose_weight", *place)
+        return cast(Tensor, run(g, weight, None, *place, "none", [], ""))
+
+    def _lost(self, shape: torch.Size) -> list[int]:
+        """Rows and columns at the end that no step of the stride reaches."""
+        kernel, sizes = self.weight.shape[2:], shape[2:]
+        reach = [d * (k - 1) + 1 for d, k in zip(self.dilation, kernel, strict=True)]
+        rest = zip(sizes, self.padding, reach, self.stride, strict=True)
+        return [(size + 2 * padding - width) % stride for size, padding, width, stride in rest]
+
+    def _packed(self, shape: torch.Size, order: str, *place: object) -> Tensor:
+        """The weights as the kernel reads them; other batch sizes are right too, if not as fast."""
+        key = (order, shape[1:])
+        if key not in self.packed:
+            reorder = getattr(torch.ops.mkldnn, order)
+            self.packed[key] = reorder(self.weight, *place, list(shape))
+        return self.packed[key]
 
 
 class _Explicit(torch.autograd.Function):
@@ -113,68 +149,6 @@ class _Explicit(torch.autograd.Function):
         return ctx.conv.input_gradient(g, ctx.shape), g if ctx.adds else None, None
 
 
-class MatrixConv(FoldedConv):
-    """A 3x3 convolution of many channels on a map of few pixels, on a CPU.
-
-    Convolution kernels work along rows of pixels, of which there are four here, and matrix products
-    along all pixels of the batch: [n h w, 9 channels] x [9 channels, channels].
-    """
-
-    back: Tensor
-
-    def __init__(self, conv: nn.Conv2d, like: Tensor) -> None:
-        super().__init__(conv, like)
-        self.register_buffer("back", like.new_zeros(9 * conv.out_channels, conv.in_channels))
-
-    @staticmethod
-    def suits(conv: nn.Conv2d) -> bool:
-        return (
-            conv.weight.device.type == "cpu"
-            and conv.in_channels * conv.out_channels >= MANY
-            and conv.kernel_size == (3, 3)
-            and conv.stride == conv.padding == conv.dilation == (1, 1)
-            and conv.groups == 1
-        )
-
-    def load(self, weight: Tensor, bias: Tensor) -> None:
-        super().load(weight, bias)
-        self.back.copy_(weight.permute(2, 3, 0, 1).reshape(self.back.shape))
-
-    def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
-        out: Tensor = _Explicit.apply(x, other, self)  # type: ignore[no-untyped-call]
-        return out
-
-    def compute(self, x: Tensor, other: Tensor | None = None) -> Tensor:
-        if not _is_small(x.shape):
-            return super().compute(x, other)
-        rows = self.weight.permute(0, 2, 3, 1).flatten(1)
-        out = _map(F.linear(_taps(x), rows, self.bias), x.shape)
-        out = out if other is None else out.add_(other)
-        return out.relu_() if self.relu else out
-
-    def input_gradient(self, g: Tensor, shape: torch.Size) -> Tensor:
-        if not _is_small(shape):
-            return super().input_gradient(g, shape)
-        return _map(_taps(g, flipped=True) @ self.back, shape)
-
-
-def _is_small(shape: torch.Size) -> bool:
-    return shape[2] * shape[3] <= FEW
-
-
-def _taps(x: Tensor, flipped: bool = False) -> Tensor:
-    """[n h w, 9 C]: the pixels under each of the nine taps of a kernel, or under its half turn."""
-    n, channels, h, w = x.shape
-    padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
-    taps = [padded[:, i : i + h, j : j + w] for i in range(3) for j in range(3)]
-    return torch.cat(taps[::-1] if flipped else taps, 3).view(n * h * w, 9 * channels)
-
-
-def _map(rows: Tensor, shape: torch.Size) -> Tensor:
-    """[n h w, C] as images, channels last."""
-    return rows.view(shape[0], shape[2], shape[3], -1).permute(0, 3, 1, 2)
-
-
 class InputConv(FoldedConv):
     """The first convolution, on a CPU."""
 
@@ -186,8 +160,7 @@ class InputConv(FoldedConv):
         self.block = r = 4 if channels * 4 * 4 <= VECTOR else 2
         self.back_padding = [kh - 1 - self.padding[0], kw - 1 - self.padding[1]]
         shape = (channels * r * r, conv.out_channels, kh + r - 1, kw + r - 1)
-        shifted = like.new_zeros(shape).contiguous(memory_format=torch.channels_last)
-        self.register_buffer("shifted", shifted)
+        self.register_buffer("shifted", _channels_last_zeros(shape, like))
 
     @staticmethod
     def suits(conv: nn.Conv2d) -> bool:

@@ -20,7 +20,7 @@ from torch import Tensor, fx, nn
 
 from spat.fast._fold import Layer
 from spat.fast._graph import called, of_torch, sole_calls
-from spat.fast._layers import Affine, FoldedConv, InputConv, MatrixConv
+from spat.fast._layers import Affine, FoldedConv, InputConv
 
 RELUS = {torch.relu, torch.relu_, F.relu, F.relu_, "relu", "relu_"}
 SUMS = {operator.add, torch.add, "add"}
@@ -54,7 +54,7 @@ def replace(traced: fx.GraphModule, like: Tensor, *, fold: bool) -> tuple[list[L
 def _put_conv(traced: fx.GraphModule, node: fx.Node, like: Tensor, bn: str | None = None) -> Layer:
     conv = called(traced, node)
     assert isinstance(conv, nn.Conv2d)
-    kind = next((k for k in (InputConv, MatrixConv) if k.suits(conv)), FoldedConv)
+    kind = InputConv if InputConv.suits(conv) else FoldedConv
     target = kind(conv, like)
     traced.add_submodule(str(node.target), target)
     return Layer(target, conv=_name(node), bn=bn)
