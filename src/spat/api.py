@@ -18,7 +18,7 @@ from spat.datasets import Images, Splits, carve
 from spat.defences._base import Defence
 from spat.errors import unknown
 from spat.evaluation import evaluate, transfer
-from spat.fast import Precision
+from spat.fast import Compile, Precision
 from spat.models import build_model, check_classifies
 from spat.records import Event
 from spat.resolve import find_device, require_head
@@ -116,6 +116,7 @@ def step(
     *,
     precision: Precision = "auto",
     exact: bool = False,
+    compile: Compile = "off",
     lr: float = 0.1,
     momentum: float = 0.9,
     weight_decay: float = 2e-4,
@@ -126,10 +127,11 @@ def step(
     x: float images in [0, 1], on the model's device; y: int64 labels
     precision: float32, bfloat16 (mixed; losses never), or auto: bfloat16 where it is fast
     exact: attack the model itself in float32: iterates are those of the literal algorithm
+    compile: the attacked copy: off, inductor (torch.compile), or cuda-graphs on a GPU
     """
     chosen = _chosen(model, defence)
     state = State(model, sgd(model, lr=lr, momentum=momentum, weight_decay=weight_decay))
-    engine = Engine(state, precision=precision, exact=exact)
+    engine = Engine(state, precision=precision, exact=exact, compile=compile)
 
     def one(x: Tensor, y: Tensor) -> float:
         done = state.counters.step

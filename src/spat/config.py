@@ -69,6 +69,7 @@ class Training:
     validation_images: at most so many of them are attacked after each epoch
     precision: float32, bfloat16 (mixed; losses never), or auto: bfloat16 where it is fast
     exact: attack the model itself in float32: iterates are those of the literal algorithm, slower
+    compile: the attacked copy: off, inductor (torch.compile), or cuda-graphs on a GPU
     save_every: how often a checkpoint is written, besides one an epoch: 10s, 5m, 2h or 200steps
     sync_batchnorm: of several processes: BatchNorm's statistics are those of the whole batch
     guard: against overfitting: warn, or rollback to the last good epoch at half the rate, or off
@@ -96,6 +97,7 @@ class Training:
     validation_images: int = 1000
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     exact: bool = False
+    compile: Literal["off", "inductor", "cuda-graphs"] = "off"
     save_every: str | float = "10m"
     sync_batchnorm: bool = True
     guard: Literal["warn", "rollback", "off"] = "warn"

@@ -154,3 +154,32 @@ def test_bfloat16_keeps_logits_and_gradients_in_float32(convolutional: Convoluti
 def test_images_that_are_not_images_pass_through() -> None:
     model = Linear(torch.eye(3), torch.zeros(3))
     assert torch.equal(surrogate(model, precision="float32")(torch.ones(2, 3)), torch.ones(2, 3))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of torch, by torch's compiler
+def test_a_compiled_copy_is_the_copy(convolutional: Convolutional) -> None:
+    x = torch.rand(4, 2, 8, 8, generator=torch.Generator().manual_seed(1))
+    model = trained(convolutional).eval()
+    fast = surrogate(model, precision="float32", compile="inductor", example=x)
+    assert fast.notes[-1] == "compiled: inductor."
+    for ours, theirs in zip(pair(fast, x), pair(model, x), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5)
+    with torch.no_grad():
+        model.conv1.weight.mul_(1.5)
+    fast.refresh(model)
+    assert torch.allclose(fast(x), model(x), atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of torch, by torch's compiler
+def test_what_cannot_be_compiled_is_copied_all_the_same(
+    convolutional: Convolutional, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("/no/such/compiler",))
+    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
+    x = torch.rand(3, 2, 9, 9)
+    fast = surrogate(convolutional, precision="float32", compile="inductor", example=x)
+    assert fast.notes[0] == "an evaluation copy in float32, channels-last."
+    assert fast.notes[-1].startswith("not compiled: its rewritten form fails (")
+    assert torch.allclose(fast(x), convolutional.eval()(x), atol=1e-5)

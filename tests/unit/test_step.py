@@ -59,5 +59,11 @@ def test_exact_leaves_the_weights_as_they_lie(convolutional: Convolutional) -> N
 def test_what_a_step_refuses(convolutional: Convolutional) -> None:
     with pytest.raises(UserError, match="spat works on cosines: give the model a cosine head"):
         spat.step(convolutional, "spat")
+    with pytest.raises(UserError, match="unknown compile 'jit'"):
+        spat.step(convolutional, "madry", compile="jit")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="cuda-graphs need a GPU, and the model is on cpu"):
+        spat.step(convolutional, "madry", compile="cuda-graphs")
+    with pytest.raises(UserError, match="exact attacks the model itself: set compile to off"):
+        spat.step(convolutional, "madry", exact=True, compile="inductor")
     with pytest.raises(UserError, match="unknown precision 'float16'"):
         spat.step(convolutional, "madry", precision="float16")  # type: ignore[arg-type]

@@ -54,15 +54,17 @@ class FoldedConv(nn.Module):
 
     Where oneDNN computes it, the weights are put once, not at each call, in the order that its
     kernel reads: at four pixels a row, ordering them costs a fifth of the arithmetic.
+    fuses: whether oneDNN computes it; only then may `relu` be set
     relu: whether it computes relu(conv(x)), or relu(conv(x) + other), in one pass over memory
     """
 
     weight: Tensor
     bias: Tensor
 
-    def __init__(self, conv: nn.Conv2d, like: Tensor) -> None:
+    def __init__(self, conv: nn.Conv2d, like: Tensor, *, fuse: bool = True) -> None:
         super().__init__()
         assert isinstance(conv.padding, tuple)
+        self.fuses = fuse and _has_kernels(like)
         self.stride, self.padding = conv.stride, conv.padding
         self.dilation, self.groups = conv.dilation, conv.groups
         self.relu = False
@@ -74,14 +76,6 @@ class FoldedConv(nn.Module):
         self.weight.copy_(weight)
         self.bias.copy_(bias)
         self.packed.clear()
-
-    @property
-    def fuses(self) -> bool:
-        """Whether `relu` may be set: where oneDNN computes the convolution."""
-        low = self.weight.dtype == torch.bfloat16 and has_fast_bfloat16("cpu")
-        known = low or self.weight.dtype == torch.float32
-        has_kernels = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
-        return self.weight.device.type == "cpu" and known and has_kernels
 
     def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
         if not self.fuses:
@@ -110,9 +104,9 @@ class FoldedConv(nn.Module):
             plain: Tensor = conv2d_input(shape, self.weight, g, *place)  # type: ignore[no-untyped-call]
             return plain
         run: Any = torch.ops.mkldnn._convolution_transpose_pointwise
-        place = (self.padding, self._lost(shape), self.stride, self.dilation, self.groups)
-        weight = self._packed(g.shape, "_reorder_convolution_transpose_weight", *place)
-        return cast(Tensor, run(g, weight, None, *place, "none", [], ""))
+        back = (self.padding, self._lost(shape), self.stride, self.dilation, self.groups)
+        weight = self._packed(g.shape, "_reorder_convolution_transpose_weight", *back)
+        return cast(Tensor, run(g, weight, None, *back, "none", [], ""))
 
     def _lost(self, shape: torch.Size) -> list[int]:
         """Rows and columns at the end that no step of the stride reaches."""
@@ -128,6 +122,15 @@ class FoldedConv(nn.Module):
             reorder = getattr(torch.ops.mkldnn, order)
             self.packed[key] = reorder(self.weight, *place, list(shape))
         return self.packed[key]
+
+
+def _has_kernels(like: Tensor) -> bool:
+    """Whether oneDNN computes in this type, on this device."""
+    known = like.dtype == torch.float32 or (
+        like.dtype == torch.bfloat16 and has_fast_bfloat16("cpu")
+    )
+    available = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+    return like.device.type == "cpu" and known and available
 
 
 class _Explicit(torch.autograd.Function):
@@ -154,8 +157,8 @@ class InputConv(FoldedConv):
 
     shifted: Tensor
 
-    def __init__(self, conv: nn.Conv2d, like: Tensor) -> None:
-        super().__init__(conv, like)
+    def __init__(self, conv: nn.Conv2d, like: Tensor, *, fuse: bool = True) -> None:
+        super().__init__(conv, like, fuse=fuse)
         channels, (kh, kw) = conv.in_channels, conv.weight.shape[2:]
         self.block = r = 4 if channels * 4 * 4 <= VECTOR else 2
         self.back_padding = [kh - 1 - self.padding[0], kw - 1 - self.padding[1]]

@@ -29,8 +29,13 @@ NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm)
 FORGETFUL = (nn.Conv2d, nn.BatchNorm2d, nn.Linear, nn.MaxPool2d, Affine)
 
 
-def replace(traced: fx.GraphModule, like: Tensor, *, fold: bool) -> tuple[list[Layer], str]:
-    """Put our layers in, still empty, and say how many; `like` has their type and device."""
+def replace(
+    traced: fx.GraphModule, like: Tensor, *, fold: bool, fuse: bool
+) -> tuple[list[Layer], str]:
+    """Put our layers in, still empty, and say how many; `like` has their type and device.
+
+    fuse: whether convolutions may compute what follows them, or are left to a compiler
+    """
     convs = {node for node, conv in sole_calls(traced, nn.Conv2d) if _plain(conv)}
     norms = list(sole_calls(traced, *NORMS)) if fold else []
     layers = []
@@ -40,7 +45,7 @@ def replace(traced: fx.GraphModule, like: Tensor, *, fold: bool) -> tuple[list[L
             continue
         if before in convs and isinstance(before, fx.Node) and len(before.users) == 1:
             convs.remove(before)
-            layers.append(_put_conv(traced, before, like, bn=_name(node)))
+            layers.append(_put_conv(traced, before, like, fuse, _name(node)))
             node.replace_all_uses_with(before)
             traced.graph.erase_node(node)
         elif isinstance(bn, nn.BatchNorm2d):
@@ -48,14 +53,16 @@ def replace(traced: fx.GraphModule, like: Tensor, *, fold: bool) -> tuple[list[L
     folded = sum(layer.conv is not None for layer in layers)
     note = f"{folded} of {len(norms)} BatchNorms folded into convolutions." if norms else ""
     others = [node for node in convs if like.device.type == "cpu"]
-    return layers + [_put_conv(traced, node, like) for node in others], note
+    return layers + [_put_conv(traced, node, like, fuse) for node in others], note
 
 
-def _put_conv(traced: fx.GraphModule, node: fx.Node, like: Tensor, bn: str | None = None) -> Layer:
+def _put_conv(
+    traced: fx.GraphModule, node: fx.Node, like: Tensor, fuse: bool, bn: str | None = None
+) -> Layer:
     conv = called(traced, node)
     assert isinstance(conv, nn.Conv2d)
     kind = InputConv if InputConv.suits(conv) else FoldedConv
-    target = kind(conv, like)
+    target = kind(conv, like, fuse=fuse)
     traced.add_submodule(str(node.target), target)
     return Layer(target, conv=_name(node), bn=bn)
 

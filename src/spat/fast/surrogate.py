@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from spat.errors import unknown
+from spat.fast._compiled import Compile, check_compile, compiled
 from spat.fast._fold import Layer
 from spat.fast._graph import UntraceableError, row_by_row, trace
 from spat.fast._hardware import has_fast_bfloat16
@@ -59,13 +60,16 @@ def surrogate(
     precision: Precision = "auto",
     fold: bool = True,
     example: Tensor | None = None,
+    compile: Compile = "off",
 ) -> Surrogate:
     """A fast copy of `model`, which stays as it is.
 
     precision: bfloat16, or the model's own; auto: bfloat16 where the hardware multiplies it fast
     fold: whether BatchNorms become part of the convolutions before them
     example: images on which to check the copy; where it differs, the model is copied as it is
+    compile: off; inductor (torch.compile), or cuda-graphs (recorded launches), of a rewritten copy
     """
+    check_compile(compile, _like(model).device)
     low = uses_bfloat16(model, precision)
     try:
         twin = copy.deepcopy(model).eval().requires_grad_(False)
@@ -73,21 +77,25 @@ def surrogate(
         reason = str(error).partition("\n")[0]
         return Surrogate(model, [f"the model itself: it cannot be copied ({reason})."])
     try:
-        made = _rewritten(twin, low, fold)
+        made = _rewritten(twin, low, fold, compile)
         if example is not None:
             _check(made, twin, example, LOW_TOLERANCE if low else TOLERANCE)
     except UntraceableError as reason:
+        if compile != "off":
+            made = surrogate(model, precision=precision, fold=fold, example=example)
+            made.notes += (f"not compiled: {reason}.",)
+            return made
         made = _plain(twin, low, str(reason))
     return made
 
 
-def _rewritten(twin: nn.Module, low: bool, fold: bool) -> Surrogate:
+def _rewritten(twin: nn.Module, low: bool, fold: bool, how: Compile) -> Surrogate:
     traced = copy.deepcopy(trace(twin))  # its modules are the twin's, which stays a reference
     separable, like = row_by_row(traced), _like(twin)
     if low:
         lower(traced)
         like = like.to(torch.bfloat16)
-    layers, note = replace(traced, like, fold=fold)
+    layers, note = replace(traced, like, fold=fold, fuse=how == "off")
     tidy(traced)
     kind = f"an evaluation copy in {str(like.dtype).removeprefix('torch.')}, channels-last."
     made = Surrogate(_channels_last(traced), [kind, note] if note else [kind], separable)
@@ -96,6 +104,9 @@ def _rewritten(twin: nn.Module, low: bool, fold: bool) -> Surrogate:
     named = ((name.removeprefix("model."), t) for name, t in _tensors(traced).items())
     made.copied = {name: t for name, t in named if id(t) not in ours}
     made.refresh(twin)
+    if how != "off":
+        made.net = compiled(made.net, how)
+        made.notes += (f"compiled: {how}.",)
     return made
 
 

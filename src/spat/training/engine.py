@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from spat.attacks._base import Rng
 from spat.defences._base import Crafted, Defence, Progress, Terms
 from spat.errors import UserError
-from spat.fast import Precision, Surrogate, surrogate, uses_bfloat16
+from spat.fast import Compile, Precision, Surrogate, surrogate, uses_bfloat16
 from spat.models import renormalise_heads
 from spat.rng import global_seed
 from spat.training.batches import Batch
@@ -44,6 +44,7 @@ class Engine:
     precision: of the attack and of the training passes; the losses are float32 throughout
     example: images on which the fast copy is compared with the model before it is used
     world: the processes that share each batch
+    compile: of the fast copy: off, inductor or cuda-graphs
     sync: among them, BatchNorm's statistics are those of the whole batch
     """
 
@@ -56,7 +57,10 @@ class Engine:
         example: Tensor | None = None,
         world: World = ALONE,
         sync: bool = True,
+        compile: Compile = "off",
     ) -> None:
+        if exact and compile != "off":
+            raise UserError(f"exact attacks the model itself: set compile to off, got {compile!r}.")
         self.state, self.model = state, state.model
         self.world, self.sync = world, sync
         if not self.model.training:  # one in train mode keeps the modules its owner froze
@@ -66,7 +70,7 @@ class Engine:
         self.copy: Surrogate | None = None
         if not exact:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-            self.copy = surrogate(model, precision=precision, example=example)
+            self.copy = surrogate(model, precision=precision, example=example, compile=compile)
         self.response = response(model, world)
 
     def attacked(self) -> nn.Module:

@@ -78,6 +78,7 @@ class Trainer:
             self.state,
             precision=settings.precision,
             exact=settings.exact,
+            compile=settings.compile,
             example=example,
             world=self.world,
             sync=settings.sync_batchnorm,
