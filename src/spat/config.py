@@ -199,6 +199,17 @@ def experiment(flat: Flat) -> Experiment:
     )
 
 
+def overlaid(below: Flat, above: Flat) -> dict[str, Any]:
+    """Settings on top of others; a component chosen anew keeps none of what the other one had."""
+    anew = {
+        key
+        for key in COMPONENTS
+        if key in above and above[key] != below.get(key, _default_name(key))
+    }
+    kept = {key: value for key, value in below.items() if key.partition(".")[0] not in anew}
+    return {**kept, **above}
+
+
 def known_settings(flat: Flat) -> dict[str, catalog.Setting]:
     """Every setting that can be given, for the components these settings choose."""
     owned = (*catalog.flatten(Training), *catalog.flatten(Experiment))

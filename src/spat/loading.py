@@ -25,7 +25,7 @@ def load_target(
     """
     own = target_settings(target, flags)
     chosen = {"model": target} if config.is_import_path(target) else {}
-    return load_planned({**own, **flags, **chosen}, weights_file(target, weights))
+    return load_planned(config.overlaid(own, {**flags, **chosen}), weights_file(target, weights))
 
 
 def load_together(
@@ -41,7 +41,7 @@ def load_together(
     plans, models = [], {}
     for name, (target, weights) in parts.items():
         asked = {key: value for key, value in flags.items() if not _is_its_own(key, own[name])}
-        flat = {**shared, **own[name], **asked}
+        flat = config.overlaid({**shared, **own[name]}, asked)
         plan, models[name] = load_planned(flat, weights_file(target, weights or "best"))
         plans.append(plan)
     return plans[0], models

@@ -154,6 +154,14 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
     assert f"spat {verb}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("defence", ["madry", "trades", "mail-at", "spat-official"])
+def test_a_recipe_takes_another_defence(defence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--recipe", "demo", "--defence", defence, "--dry-run"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert f"defence = {defence}" in shown
+    assert "defence.detach_gains = true" not in shown  # which is the demo's own
+
+
 def test_doctor_fits_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()

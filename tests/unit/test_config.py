@@ -170,6 +170,15 @@ def test_flat_settings_survive_a_round_trip(flat: dict[str, object]) -> None:
     assert config.digest(config.flatten(again)) == config.digest(config.flatten(once))
 
 
+def test_a_component_chosen_anew_keeps_nothing_of_the_one_before() -> None:
+    below = {"lr": 0.1, "defence": "mail", "defence.base": "trades", "data.root": "here"}
+    above = {"defence": "madry", "defence.attack.steps": 3}
+    assert config.overlaid(below, above) == {"lr": 0.1, "data.root": "here", **above}
+    same = {"defence": "mail", "defence.slope": 2.0}
+    assert config.overlaid(below, same) == {**below, "defence.slope": 2.0}
+    assert config.overlaid({"data.root": "here"}, {"data": "mnist"}) == {"data": "mnist"}
+
+
 def test_the_hash_tells_settings_apart() -> None:
     one, other = ({"seed": 0, "lr": 0.1}, {"seed": 1, "lr": 0.1})
     assert config.digest(one) != config.digest(other)

@@ -38,8 +38,8 @@ def _train(arguments: Sequence[str], world: World) -> int:
     command.add_argument("--tensorboard", action="store_true", help="write TensorBoard events too")
     options, flags = command.parse_known_args(arguments)
     given = config.read(options.config) if options.config else {}
-    given |= settings_from(flags)
-    flat = {**_recipe(options.recipe, given), **given} if options.recipe else given
+    given = config.overlaid(given, settings_from(flags))
+    flat = config.overlaid(_recipe(options.recipe, given), given) if options.recipe else given
     if options.help:
         if world.first:
             print(command.format_help() + "\n" + settings_help(flat))
