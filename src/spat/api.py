@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,7 @@ from spat.records import Event
 from spat.resolve import find_device, require_head
 from spat.training.batches import alone
 from spat.training.engine import Engine, sgd
-from spat.training.folder import claimed
 from spat.training.loop import Trainer
-from spat.training.sinks import JsonLines, Sink
 from spat.training.state import State
 
 __all__ = ["Trained", "attack", "data", "defence", "evaluate", "model", "step", "train", "transfer"]
@@ -85,7 +82,7 @@ def train(
     The model ends with the weights of the epoch that was best on the validation images, which are
     carved from x (`validation=0` keeps all for training; then the last epoch counts as best).
     settings: those of `spat.config.Training`: epochs, batch_size, lr, schedule, ...
-    out: a new folder for weights, checkpoints and events; without one nothing is written
+    out: a folder for weights, checkpoints and events; without one nothing is written
     """
     chosen = _chosen(model, defence)
     options = Training(**_known(settings))
@@ -94,7 +91,6 @@ def train(
     kept, held = images, None
     if options.validation > 0:
         kept, held = carve(images, options.validation, seed)
-    folder = None if out is None else Path(out)
     trainer = Trainer(
         model,
         kept,
@@ -104,14 +100,12 @@ def train(
         seed=seed,
         device=find_device(device),
         augment=augment,
-        folder=folder,
+        folder=None if out is None else Path(out),
     )
     events: list[Event] = []
-    with nullcontext() if folder is None else claimed(folder, resume=False):
-        log: list[Sink] = [] if folder is None else [JsonLines(folder / "events.jsonl")]
-        for event in trainer.run():
-            for tell in (events.append, *log, sink):
-                tell(event)
+    for event in trainer.run():
+        events.append(event)
+        sink(event)
     model.load_state_dict(trainer.state.best)
     return Trained(model, trainer.counters.best_epoch, events)
 

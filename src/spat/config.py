@@ -1,6 +1,7 @@
 """An experiment as one frozen value: read from TOML, overridden by flags, shown, hashed.
 
-Settings are flat: `epochs`, `lr`, `data`, `model.width`, `defence.scale`, `defence.attack.steps`.
+Settings are flat: `epochs`, `lr`, `data`, `model.width`, `defence.scale`, `defence.attack.steps`,
+`evaluation.batch_size`; the verb `evaluate`, which does not train, takes the last by its bare name.
 A TOML table `[defence]` with `name = "spat"` means the same as `defence = "spat"` and dotted keys.
 """
 
@@ -18,8 +19,10 @@ from spat import catalog
 from spat.convert import convert
 from spat.errors import UserError, unknown
 from spat.interval import interval
+from spat.limits import limits
 from spat.phases import check_attack_phases, check_image_phases
 
+EVALUATION = "evaluation."
 COMPONENTS = {"data": "dataset", "model": "model", "defence": "defence"}
 # What data and defence ask of a model; one of your own is given those that it accepts.
 ASKED = {
@@ -142,6 +145,35 @@ class Training:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """How a model is attacked, whatever the attacks.
+
+    batch_size: images at a time: a number, or auto: what suits the device
+    exact: attack the model itself, not a fast copy, and give aa the official code's verdicts
+    within: stop once half the worst case's 95% interval is so narrow, such as 1pp; see budget
+    budget: stop after so long, such as 5m; both attack the images in a random order, in waves
+    save_every: how often the state is saved, to go on from: 10s, 5m or 2h
+    """
+
+    batch_size: int | Literal["auto"] = "auto"
+    exact: bool = False
+    within: str | float | None = None
+    budget: str | float | None = None
+    save_every: str | float = "2m"
+
+    def __post_init__(self) -> None:
+        if self.batch_size != "auto" and self.batch_size < 1:
+            raise UserError(f"batch_size must be 1 or more, or auto, got {self.batch_size}.")
+        limits(self.within, self.budget)
+        interval(self.save_every, "save_every")
+
+    @property
+    def size(self) -> int | None:
+        """Of a batch; None for what suits the device."""
+        return None if self.batch_size == "auto" else self.batch_size
+
+
+@dataclass(frozen=True, kw_only=True)
 class Experiment:
     """Everything that decides a result.
 
@@ -157,6 +189,7 @@ class Experiment:
     model: Choice = Choice("small-cnn")
     defence: Choice = Choice("spat")
     training: Training = Training()
+    evaluation: Evaluation = Evaluation()
     eps: float | None = None
     norm: Norm = "linf"
     attacks: tuple[str, ...] = ("pgd-20", "cw")
@@ -190,11 +223,13 @@ def experiment(flat: Flat) -> Experiment:
     typed = {key: convert(value, known[key].annotation, key) for key, value in flat.items()}
     own = {key: typed[key] for key in _names(Experiment) if key in typed and key not in COMPONENTS}
     training = Training(**{key: typed[key] for key in _names(Training) if key in typed})
+    evaluation = Evaluation(**_under(EVALUATION, typed))
     return Experiment(
         data=_choice("data", typed),
         model=_choice("model", typed),
         defence=_choice("defence", typed),
         training=training,
+        evaluation=evaluation,
         **own,
     )
 
@@ -213,7 +248,7 @@ def overlaid(below: Flat, above: Flat) -> dict[str, Any]:
 def known_settings(flat: Flat) -> dict[str, catalog.Setting]:
     """Every setting that can be given, for the components these settings choose."""
     owned = (*catalog.flatten(Training), *catalog.flatten(Experiment))
-    known = {setting.name: setting for setting in owned if "." not in setting.name}
+    known = {s.name: s for s in owned if "." not in s.name or s.name.startswith(EVALUATION)}
     for key, kind in COMPONENTS.items():
         name = flat.get(key, _default_name(key))
         if not isinstance(name, str):
@@ -245,6 +280,7 @@ def flatten(given: Experiment) -> dict[str, Any]:
         flat |= {f"{key}.{name}": value for name, value in choice.settings.items()}
     flat |= {key: getattr(given, key) for key in _names(Experiment) if key not in _STRUCTURE}
     flat |= {key: getattr(given.training, key) for key in _names(Training)}
+    flat |= {EVALUATION + key: getattr(given.evaluation, key) for key in _names(Evaluation)}
     return {key: list(v) if isinstance(v, tuple) else v for key, v in flat.items()}
 
 
@@ -254,7 +290,7 @@ def digest(flat: Flat) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-_STRUCTURE = ("training", *COMPONENTS)
+_STRUCTURE = ("training", "evaluation", *COMPONENTS)
 
 
 def _siblings(key: str, known: Mapping[str, Any]) -> list[str]:
@@ -276,9 +312,11 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _choice(key: str, typed: Flat) -> Choice:
-    prefix = key + "."
-    given = {name[len(prefix) :]: v for name, v in typed.items() if name.startswith(prefix)}
-    return Choice(typed.get(key, _default_name(key)), given)
+    return Choice(typed.get(key, _default_name(key)), _under(key + ".", typed))
+
+
+def _under(prefix: str, typed: Flat) -> dict[str, Any]:
+    return {name[len(prefix) :]: v for name, v in typed.items() if name.startswith(prefix)}
 
 
 def _default_name(key: str) -> str:

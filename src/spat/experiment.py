@@ -8,51 +8,26 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
-from spat import config, tensorfile
-from spat.cards import Evidence
+from spat import config
+from spat.assessment import Finished, already, assess, ending, fan_out
 from spat.config import Experiment
-from spat.contracts import check_not_probabilities
-from spat.doubts import flags
 from spat.errors import UserError
-from spat.evaluation import Keep, Planned, attack_by_name, evaluate, plan_attacks
-from spat.models import answer, build_model, check_classifies, head_scale
-from spat.records import Event, Outcomes, Record
-from spat.reporting.page import page
-from spat.reporting.pictures import Picture
-from spat.resolve import Plan, gpu_name, require_head, resolve_together
-from spat.results import measured, provenance, write_json, write_text
-from spat.rng import PerExample
-from spat.training.folder import claimed
+from spat.folder import claimed
+from spat.models import build_model, check_classifies
+from spat.records import Event
+from spat.resolve import Plan, require_head, resolve_together
+from spat.results import write_json
 from spat.training.loop import Trainer
-from spat.training.sinks import JsonLines, Sink, TensorBoard, read_events
+from spat.training.sinks import JsonLines, Sink, TensorBoard
 from spat.world import ALONE, World
 
-BATCH = 250  # images an attack sees at a time
-PICTURES = 8  # in the page: half of them broken, half of them held, where there are so many
-PROBED = 32  # images on which a Record's doubts look at the model itself
 ASKED = 4  # images on which a model answers before it is trained
-CANDIDATES = 200  # the pictures are the first of so many test images
-
-
-@dataclass(frozen=True)
-class Finished:
-    """What a run leaves behind; `record` and `outcomes` are None where it was stopped."""
-
-    folder: Path
-    record: Record | None = None
-    outcomes: Outcomes | None = None
 
 
 def run(
@@ -87,9 +62,7 @@ def run(
         world.by_first(begin)
         if resume:
             trainer.resume()
-        return _train_and_measure(
-            plan, trainer, folder, _fan_out(told if world.first else ()), stop
-        )
+        return _train_and_measure(plan, trainer, folder, fan_out(told if world.first else ()), stop)
 
 
 def _train_and_measure(
@@ -100,8 +73,8 @@ def _train_and_measure(
         tell(event)
     if trainer.counters.step < trainer.total:
         return Finished(folder)
-    ending = _ending(tell, stop)
-    return trainer.world.by_first(lambda: _measure(plan, trainer, folder, ending))
+    until = ending(tell, stop)
+    return trainer.world.by_first(lambda: _measure(plan, trainer, folder, until))
 
 
 def load_run(folder: Path) -> Experiment:
@@ -166,162 +139,12 @@ def _started(plan: Plan, trainer: Trainer) -> Event:
     )
 
 
-def _fan_out(sinks: Sequence[Sink]) -> Sink:
-    def tell(event: Event) -> None:
-        for sink in sinks:
-            sink(event)
-
-    return tell
-
-
-def _ending(tell: Sink, stop: Callable[[], bool]) -> Sink:
-    """A sink that ends an evaluation between two batches once it is asked to stop."""
-
-    def sink(event: Event) -> None:
-        tell(event)
-        if stop():
-            raise InterruptedError
-
-    return sink
-
-
 def _measure(plan: Plan, trainer: Trainer, folder: Path, tell: Sink) -> Finished:
     """Evaluate the best weights on the test images and write down everything about it."""
+    if done := already(folder):
+        return done
     trainer.model.load_state_dict(trainer.state.best)
     try:
         return assess(plan, trainer.model.eval(), folder, tell, trained=trainer.counters.seconds)
     except InterruptedError:  # what is trained is kept: resuming goes straight to the evaluation
         return Finished(folder)
-
-
-def assess(
-    plan: Plan,
-    model: nn.Module,
-    folder: Path,
-    tell: Sink,
-    *,
-    trained: float | None = None,
-    evidence: Evidence | None = None,
-) -> Finished:
-    """Evaluate a model as the plan says; leave outcomes, record and page in the folder.
-
-    evidence: listens, and writes a card or the adversarial images where that was asked for
-    """
-    given, begun = plan.experiment, time.perf_counter()
-    x, y = plan.splits.test[: given.n].floats()
-    album, evidence = Album(min(len(x), CANDIDATES)), evidence or Evidence()
-    evidence.begin(x, y, [one.label for one in planned_attacks(plan, model)])
-    outcomes = evaluate(
-        model.to(plan.device),
-        x,
-        y,
-        given.attacks,
-        eps=plan.eps,
-        norm=given.norm,
-        seed=given.seed,
-        sink=_fan_out((tell, evidence.hear)),
-        keep=_keep_all(album.keep, evidence.keep),
-    )
-    seconds = {"evaluation": round(time.perf_counter() - begun, 1)}
-    if trained is not None:
-        seconds["training"] = round(trained, 1)
-    record, names = make_record(plan, outcomes, model, seconds), plan.splits.train.names
-    write_json(folder / "outcomes.json", outcomes.to_json())
-    write_json(folder / "record.json", record.to_json())
-    evidence.finish(record, outcomes, x, y, names)
-    log = folder / "events.jsonl"
-    events = read_events(log) if log.exists() else []
-    html = page(record, outcomes, events, album.pictures(x, outcomes, names), names)
-    write_text(folder / "report.html", html)
-    return Finished(folder, record, outcomes)
-
-
-def make_record(
-    plan: Plan, outcomes: Outcomes, model: nn.Module, seconds: Mapping[str, float]
-) -> Record:
-    ran = planned_attacks(plan, model)
-    return Record(
-        settings=plan.flat,
-        settings_hash=config.digest(plan.flat),
-        eps=outcomes.eps,
-        norm=outcomes.norm,
-        measured=measured(outcomes),
-        seeds={"training": plan.experiment.seed, "evaluation": plan.experiment.seed},
-        weights_sha256=tensorfile.digest(model.state_dict()),
-        attacks={one.label: repr(one.attack) for one in ran},
-        notes=outcomes.notes,
-        seconds=seconds,
-        doubts=flags(outcomes, ran, model, *plan.splits.test[:PROBED].floats()),
-        **provenance(gpu_name(plan.device)),
-    )
-
-
-def planned_attacks(plan: Plan, model: nn.Module) -> list[Planned]:
-    given = plan.experiment
-    return plan_attacks(given.attacks, eps=plan.eps, norm=given.norm, scale=head_scale(model))
-
-
-def _keep_all(*keeps: Keep) -> Keep:
-    def keep(label: str, index: Tensor, x_adv: Tensor, predicted: Tensor) -> None:
-        for one in keeps:
-            one(label, index, x_adv, predicted)
-
-    return keep
-
-
-class Album:
-    """Keeps the adversarial images of the first few examples, for the page."""
-
-    def __init__(self, candidates: int) -> None:
-        self.candidates = candidates
-        self.images: dict[str, dict[int, Any]] = {}
-
-    def keep(self, label: str, index: Tensor, x_adv: Tensor, predicted: Tensor) -> None:
-        held = self.images.setdefault(label, {})
-        for place, image in zip(index.tolist(), x_adv, strict=True):
-            if place < self.candidates:
-                held[place] = image.cpu().numpy()
-
-    def pictures(self, x: Tensor, outcomes: Outcomes, names: Sequence[str]) -> list[Picture]:
-        """Examples under the attack that breaks most: broken and held ones, the first of each."""
-        if not self.images:
-            return []
-        label = min(self.images, key=outcomes.accuracy)
-        found, images = outcomes.attacks[label], self.images[label]
-        broken = [i for i in images if found.broken[i]][: PICTURES // 2]
-        held = [i for i in images if not found.broken[i]][: PICTURES - len(broken)]
-        return [
-            Picture(
-                clean=np.asarray(x[i].cpu()),
-                adversarial=images[i],
-                label=names[int(outcomes.labels[i])],
-                clean_prediction=names[int(outcomes.clean[i])],
-                adversarial_prediction=names[int(found.predicted[i])],
-                attack=label,
-            )
-            for i in broken + held
-        ]
-
-
-def craft_images(plan: Plan, model: nn.Module, name: str) -> dict[str, NDArray[Any]]:
-    """Test images, adversarial versions of them, and what the model says of both."""
-    given = plan.experiment
-    x, y = (part.to(plan.device) for part in plan.splits.test[: given.n].floats())
-    attack = attack_by_name(name, eps=plan.eps, norm=given.norm)
-    check_not_probabilities(answer(model, x[:BATCH]))
-    source = PerExample(given.seed, torch.arange(len(x)))
-    pieces = [
-        attack(model, x[index], y[index], rng=source[index])
-        for index in torch.arange(len(x)).split(BATCH)  # type: ignore[no-untyped-call]
-    ]
-    x_adv = torch.cat(pieces)
-    with torch.no_grad():
-        clean, adversarial = model(x).argmax(1), model(x_adv).argmax(1)
-    tensors = {
-        "x": x,
-        "x_adv": x_adv,
-        "labels": y,
-        "clean_prediction": clean,
-        "adversarial_prediction": adversarial,
-    }
-    return {key: tensor.cpu().numpy() for key, tensor in tensors.items()}

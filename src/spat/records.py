@@ -19,7 +19,7 @@ Scalar = float | int | str | bool | None
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened in a run: start, step, epoch, checkpoint, note or end."""
+    """One thing that happened: start, step, epoch, checkpoint, attack, wave, doubt, note or end."""
 
     kind: str
     values: Mapping[str, Any]
@@ -72,6 +72,7 @@ _COLUMNS: Mapping[str, Any] = {
     "distance": np.float32,
     "step": np.int64,
 }
+_COUNTS = {"images", "of"}  # of `how`: those of a whole are the sums of its parts
 BETWEEN = ": "  # an attack and its stage: `aa: square`
 
 
@@ -80,6 +81,7 @@ class Outcomes:
     """One row per example: every accuracy is computed from here, so it traces back to images.
 
     notes: what a reader of the numbers must know, one sentence each
+    how: what was attacked, in batches of how many, and which of the images offered
     """
 
     ids: Ints
@@ -89,6 +91,7 @@ class Outcomes:
     eps: float
     norm: str
     notes: tuple[str, ...] = ()
+    how: Mapping[str, Scalar] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -161,7 +164,11 @@ class Outcomes:
             for name in first.attacks
         }
         notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
-        return cls(ids[order], labels, clean, attacks, first.eps, first.norm, notes)
+        how = {
+            key: sum(int(part.how[key] or 0) for part in parts) if key in _COUNTS else value
+            for key, value in first.how.items()
+        }
+        return cls(ids[order], labels, clean, attacks, first.eps, first.norm, notes, how)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -174,6 +181,7 @@ class Outcomes:
             "broken_by": self.broken_by,
             "attacks": {name: found.to_json() for name, found in self.attacks.items()},
             "notes": list(self.notes),
+            "how": dict(self.how),
         }
 
     @classmethod
@@ -183,7 +191,8 @@ class Outcomes:
             np.asarray(saved[key], np.int64) for key in ("ids", "labels", "clean")
         )
         notes = tuple(saved.get("notes", ()))
-        return cls(ids, labels, clean, attacks, saved["eps"], saved["norm"], notes)
+        how = saved.get("how", {})
+        return cls(ids, labels, clean, attacks, saved["eps"], saved["norm"], notes, how)
 
 
 @dataclass(frozen=True)
@@ -203,7 +212,7 @@ class Record:
     """A result that can be traced and rerun: what was measured, on what, with which settings.
 
     `attacks` tells each attack by its name in `measured` with all its settings: its repr.
-    `notes` are those of its Outcomes.
+    `notes` and `how` are those of its Outcomes.
     """
 
     settings: Mapping[str, Scalar]
@@ -220,6 +229,7 @@ class Record:
     doubts: tuple[str, ...] = ()
     attacks: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    how: Mapping[str, Scalar] = field(default_factory=dict)
     schema: int = SCHEMA
 
     def to_json(self) -> dict[str, Any]:

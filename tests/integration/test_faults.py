@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from spat.cli.main import main
-from spat.training.folder import locked
+from spat.folder import locked
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="handles and locks as POSIX has them")
 QUICK = (

@@ -404,7 +404,7 @@ def test_breaks_whose_images_are_lost_are_told(evaluated: Evaluated) -> None:
     evidence = Evidence(None, folder / "images.safetensors")
     evidence.begin(evaluated.x, evaluated.y, ["fgsm", "pgd-3"])
     outcomes, model = evaluated.outcomes, evaluated.model
-    with pytest.raises(UserError, match=r"the images of \d+ breaks were found before"):
+    with pytest.raises(UserError, match=r"the images of \d+ breaks were not handed over"):
         evidence.finish(record_of(model, outcomes), outcomes, evaluated.x, evaluated.y, NAMES)
     assert list(folder.iterdir()) == []
 

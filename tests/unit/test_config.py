@@ -183,3 +183,13 @@ def test_the_hash_tells_settings_apart() -> None:
     one, other = ({"seed": 0, "lr": 0.1}, {"seed": 1, "lr": 0.1})
     assert config.digest(one) != config.digest(other)
     assert config.digest(one) == config.digest({"lr": 0.1, "seed": 0})
+
+
+def test_training_and_evaluation_have_settings_of_one_name_apart(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text('batch_size = 7\n[evaluation]\nbatch_size = 9\nexact = true\nwithin = "1pp"\n')
+    found = config.experiment(config.read(path))
+    assert (found.training.batch_size, found.training.exact) == (7, False)
+    assert (found.evaluation.size, found.evaluation.exact) == (9, True)
+    assert found.evaluation.within == "1pp"
+    assert config.experiment({"evaluation.batch_size": "auto"}).evaluation.size is None

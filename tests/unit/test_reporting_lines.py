@@ -44,7 +44,8 @@ EPOCH = {
     "seconds": 12.0,
 }
 ATTACK = {"attack": "cw", "done": 250, "n": 987, "held": 231, "seconds": 3.0, "eta_s": 8.8}
-KINDS = ("start", "step", "epoch", "checkpoint", "note", "end", "attack")
+WAVE = {"n": 64, "of": 1000, "worst": 0.4375, "low": 0.323, "high": 0.5591, "eta_s": 62.0}
+KINDS = ("start", "step", "epoch", "checkpoint", "note", "end", "attack", "wave")
 
 
 def said(kind: str, values: dict[str, Any]) -> str | None:
@@ -83,6 +84,22 @@ def test_the_time_left_and_the_checkpoint_are_remembered() -> None:
     line = narrator(Event("end", {"step": 80, "seconds": 28, "stopped": True}))
     assert line is not None
     assert line.text == "stopped at step 80 after 28 s; go on from runs/a/checkpoint-80"
+
+
+def test_a_wave_says_how_sure_the_worst_case_is() -> None:
+    assert said("wave", WAVE) == (
+        "image   64/1000: worst case 43.8% (95% interval 32.3% to 55.9%, \u00b111.8 pp), "
+        "1 min 02 s left"
+    )
+    assert said("wave", {"n": 64, "of": 1000, "worst": 0.5}) == "image   64/1000: worst case 50.0%"
+
+
+def test_attacks_on_one_wave_of_many_pass() -> None:
+    whole = {"attack": "fgsm", "done": 3, "n": 3, "held": 2}
+    for values, lasting in ((whole, True), ({**whole, "wave": 7}, False)):
+        line = Narrator()(Event("attack", values))
+        assert line is not None
+        assert line.lasting is lasting
 
 
 def test_only_steps_and_unfinished_attacks_pass() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from spat.errors import UserError
-from spat.training.folder import LOCK, claimed, locked
+from spat.folder import LOCK, claimed, locked
 
 posix = pytest.mark.skipif(os.name != "posix", reason="locks and permissions as POSIX has them")
 
@@ -24,7 +24,7 @@ def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the folder until it is killed."""
     code = (
         "import pathlib, sys, time\n"
-        "from spat.training.folder import locked\n"
+        "from spat.folder import locked\n"
         "with locked(pathlib.Path(sys.argv[1])):\n"
         "    print('held', flush=True)\n"
         "    time.sleep(60)\n"

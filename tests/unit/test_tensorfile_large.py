@@ -20,8 +20,8 @@ TENSORS = {
 }
 
 
-def filled(path: Path, rows: int = 6, *, resume: bool = False) -> tensorfile.Filling:
-    filling = tensorfile.Filling(path, LAYOUT, resume=resume)
+def filled(path: Path, rows: int = 6) -> tensorfile.Filling:
+    filling = tensorfile.Filling(path, LAYOUT)
     for name, tensor in TENSORS.items():
         filling.arrays[name][:rows] = tensor[:rows].numpy()
     return filling
@@ -46,15 +46,11 @@ def test_only_some_rows_are_kept(tmp_path: Path) -> None:
     assert all(torch.equal(tensors[name], TENSORS[name][rows]) for name in TENSORS)
 
 
-def test_a_killed_process_is_gone_on_from(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_begun_again(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     filled(path, rows=3)  # and then nothing: neither sealed nor dropped
     assert not path.exists()
-    again = tensorfile.Filling(path, LAYOUT, resume=True)
-    assert again.resumed
-    assert again.arrays["ids"].tolist() == [0, 7, 14, 0, 0, 0]
     fresh = tensorfile.Filling(path, LAYOUT)
-    assert not fresh.resumed
     assert fresh.arrays["ids"].tolist() == [0] * 6
     fresh.drop()
     assert list(tmp_path.iterdir()) == []

@@ -41,6 +41,7 @@ class Card:
     notes: Sequence[str]
     doubts: Sequence[str]
     attacks: Section
+    how: Section
     work: Section
     data: Section
     model: Section
@@ -99,6 +100,7 @@ def make_card(
         notes=record.notes,
         doubts=record.doubts,
         attacks=record.attacks,
+        how=record.how,
         work=work,
         data=data,
         model={

@@ -40,9 +40,9 @@ class Evidence:
         if kind is not None and self.gallery is not None:
             self.gallery.filling.drop()
 
-    def begin(self, x: Tensor, y: Tensor, labels: Sequence[str], *, resume: bool = False) -> None:
+    def begin(self, x: Tensor, y: Tensor, labels: Sequence[str]) -> None:
         if self.images is not None:
-            self.gallery = Gallery(self.images, x, y, labels, each=self.each, resume=resume)
+            self.gallery = Gallery(self.images, x, y, labels, each=self.each)
 
     def keep(self, label: str, index: Tensor, x_adv: Tensor, predicted: Tensor) -> None:
         if self.gallery is not None:

@@ -38,7 +38,6 @@ class Gallery:
         labels: Sequence[str],
         *,
         each: bool = False,
-        resume: bool = False,
     ) -> None:
         self.labels, self.each = list(labels), each
         n, shape = len(x), tuple(x.shape)
@@ -46,9 +45,8 @@ class Gallery:
         layout: dict[str, tuple[str, tuple[int, ...]]] = dict.fromkeys(columns, ("int64", (n,)))
         layout |= {"broken": ("bool", (n,)), "x_adv": ("float32", shape)}
         layout |= {own_column(label): ("float32", shape) for label in (labels if each else ())}
-        self.filling = Filling(path, layout, resume=resume)
-        if not self.filling.resumed:
-            self._begin(x, y)
+        self.filling = Filling(path, layout)
+        self._begin(x, y)
 
     def _begin(self, x: Tensor, y: Tensor) -> None:
         arrays = self.filling.arrays
@@ -91,6 +89,6 @@ class Gallery:
         if lost:
             self.filling.drop()
             raise UserError(
-                f"{self.filling.path} was not written: the images of {lost} breaks were found "
-                "before they were asked for; evaluate anew, without resuming."
+                f"{self.filling.path} was not written: the images of {lost} breaks were not "
+                "handed over while the attacks ran; evaluate anew."
             )

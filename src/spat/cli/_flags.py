@@ -46,11 +46,13 @@ def settings_from(flags: Sequence[str]) -> dict[str, Any]:
 
 def settings_help(flat: Mapping[str, Any]) -> str:
     """All settings, with types and defaults, of the components these settings choose."""
-    lines = ["settings (a flag each, or a line in the --config file):"]
-    for setting in config.known_settings(flat).values():
-        flag = "--" + setting.name.replace("_", "-")
-        lines.append(f"  {flag} {_kind(setting)}".ljust(42) + f" {setting.help}{_default(setting)}")
-    return "\n".join(lines)
+    head = "settings (a flag each, or a line in the --config file):"
+    return "\n".join([head, *map(flag_help, config.known_settings(flat).values())])
+
+
+def flag_help(setting: catalog.Setting) -> str:
+    flag = "--" + setting.name.replace("_", "-")
+    return f"  {flag} {_kind(setting)}".ljust(42) + f" {setting.help}{_default(setting)}"
 
 
 def _kind(setting: catalog.Setting) -> str:

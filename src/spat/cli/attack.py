@@ -24,7 +24,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.out.exists():
         raise UserError(f"{options.out} already exists; choose another --out.")
 
-    from spat.experiment import craft_images
+    from spat.assessment import craft_images
     from spat.loading import load_target
     from spat.results import write_arrays
 

@@ -1,71 +1,149 @@
 """Evaluate a model under attack: a run folder, a weights file or your own code.
 
-spat evaluate runs/first --attacks pgd-40 cw-40 --n 1000
-spat evaluate weights.pt --model resnet18 --data cifar10 --attacks fgsm pgd-20
+spat evaluate runs/first --attacks clean fgsm pgd-20 pgd-100 mim-20 cw fab aa --n 1000 --out runs/aa
+spat evaluate --resume runs/aa
+spat evaluate weights.pt --model resnet18 --data cifar10 --attacks fgsm,pgd-20
 spat evaluate package.module:factory --weights weights.pt --data cifar10 --eps 8/255
+spat evaluate runs/first --attacks aa --within 3pp --budget 20m
 spat evaluate runs/first --card card.json --save-adversarial adversarial.safetensors
+
+With --out, Ctrl-C, SIGTERM and SIGHUP save the state and exit with 130, 143 or 129, and not even a
+kill loses more than --save-every. Each setting of the run is a flag too; these are the usual ones:
 """
 
 from __future__ import annotations
 
-import tempfile
-from argparse import Namespace
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from spat.cli._flags import parser, settings_from
+from spat import config
+from spat.cli._flags import Parser, flag_help, parser, settings_from
+from spat.cli._request import Request, saved
 from spat.errors import UserError
+from spat.folder import claimed
 
 if TYPE_CHECKING:
+    from spat.assessment import Finished
     from spat.cards import Evidence
+
+OWN = [field.name for field in fields(config.Evaluation)]
+USUAL = ("attacks", "n", "eps", "norm", "seed", "data", "model", "device")
 
 
 def run(arguments: Sequence[str]) -> int:
-    command = parser("evaluate", __doc__ or "")
-    command.add_argument("target", help="run folder, weights file or package.module:factory")
-    command.add_argument("--weights", default="best", help="best, last, or a file [best]")
+    resumes = any(word.partition("=")[0] == "--resume" for word in arguments)
+    options, flags = _parser(resumes).parse_known_args(arguments)
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    if not resumes:
+        return _evaluate(Request(**given, settings=_settings(flags)), resume=False)
+    folder = given.pop("resume")
+    if left := [*(f"--{name.replace('_', '-')}" for name in given), *flags]:
+        raise UserError(f"a resumed evaluation keeps what it was asked; leave out {left[0]}.")
+    return _evaluate(saved(folder), resume=True)
+
+
+def _parser(resumes: bool) -> Parser:
+    known = config.known_settings({})
+    shown = [replace(known[config.EVALUATION + name], name=name) for name in OWN]
+    shown += [known[name] for name in USUAL]
+    command = parser("evaluate", "\n".join([__doc__ or "", *map(flag_help, shown)]))
+    if not resumes:
+        command.add_argument("target", help="run folder, weights file or package.module:factory")
+    command.add_argument("--weights", help="best, last, or a file [best]")
     command.add_argument("--out", type=Path, help="a new folder for outcomes, record and report")
+    command.add_argument("--resume", type=Path, metavar="RUN", help="go on in a folder of --out")
     command.add_argument("--card", type=Path, help="a new JSON file: the evaluation card")
     command.add_argument(
         "--save-adversarial", type=Path, metavar="FILE", help="a new file of adversarial images"
     )
     command.add_argument(
-        "--save-each", action="store_true", help="keep every attack's images, not the worst only"
+        "--save-each",
+        action="store_true",
+        default=None,
+        help="keep every attack's images, not the worst only",
     )
-    options, flags = command.parse_known_args(arguments)
-    evidence = _evidence(options)
+    return command
 
-    from spat.experiment import assess
+
+def _settings(flags: Sequence[str]) -> dict[str, Any]:
+    """Names that training has too, such as --batch-size, are here those of the evaluation."""
+    flat = settings_from(flags)
+    trains = {field.name for field in fields(config.Training)} - set(OWN)
+    for name in trains & flat.keys():
+        raise UserError(f"--{name.replace('_', '-')} is a setting of training; leave it out.")
+    return {config.EVALUATION + name if name in OWN else name: v for name, v in flat.items()}
+
+
+def _evaluate(asked: Request, *, resume: bool) -> int:
+    evidence = _evidence(asked, resume=resume)
+
+    from spat.assessment import already, assess, check, ending
     from spat.loading import load_target
     from spat.reporting.live import Live
-    from spat.reporting.table import print_table
-    from spat.training.folder import make_folder
+    from spat.training.interrupt import interruptible
 
-    plan, model = load_target(options.target, settings_from(flags), weights=options.weights)
-    if options.out is not None:
-        make_folder(options.out)
-    with tempfile.TemporaryDirectory() as nowhere, Live() as live, evidence:
-        finished = assess(plan, model, options.out or Path(nowhere), live, evidence=evidence)
+    if resume and asked.out is not None and (done := already(asked.out)):
+        return _close(asked, done)
+    plan, model = load_target(asked.target, asked.settings, weights=asked.weights)
+    check(plan, model)
+    with _held(asked, resume=resume), interruptible() as stop, Live() as live:
+        tell = ending(live, lambda: bool(stop))
+        try:
+            with evidence:
+                finished = assess(plan, model, asked.out, tell, evidence=evidence)
+        except InterruptedError:
+            finished = None
+    return _stopped(asked, stop.signal) if finished is None else _close(asked, finished)
+
+
+@contextmanager
+def _held(asked: Request, *, resume: bool) -> Iterator[None]:
+    """The folder, if there is one, for as long as the block runs."""
+    if asked.out is None:
+        yield
+        return
+    with claimed(asked.out, resume=resume):
+        if not resume:
+            asked.save()
+        yield
+
+
+def _stopped(asked: Request, signal: int | None) -> int:
+    assert signal is not None
+    way = "; nothing was kept: with --out RUN it could go on"
+    if asked.out is not None:
+        way = f"; go on with: spat evaluate --resume {asked.out}"
+    with contextlib.suppress(OSError):  # the terminal may be what was closed
+        print(f"stopped{way}", flush=True)
+    return 128 + signal
+
+
+def _close(asked: Request, finished: Finished) -> int:
+    from spat.reporting.table import print_table
+
     assert finished.outcomes is not None
     print_table(finished.outcomes)
-    if options.out is not None:
-        print(f"report: {options.out / 'report.html'}")
-    if options.card is not None:
-        print(f"card: {options.card}; check it with: spat verify {options.card}")
+    if asked.out is not None:
+        print(f"report: {asked.out / 'report.html'}")
+    if asked.card is not None:
+        print(f"card: {asked.card}; check it with: spat verify {asked.card}")
     return 0
 
 
-def _evidence(options: Namespace) -> Evidence:
+def _evidence(asked: Request, *, resume: bool) -> Evidence:
     """What is to be left for others to check; nothing that is there is written over."""
     from spat.cards import Evidence
     from spat.loading import weights_file
 
-    card, images, each = options.card, options.save_adversarial, options.save_each
+    card, images, each = asked.card, asked.save_adversarial, asked.save_each
     for path, flag in ((card, "--card"), (images, "--save-adversarial")):
-        if path is not None and path.exists():
+        if path is not None and path.exists() and not resume:
             raise UserError(f"{path} already exists; choose another {flag}.")
     if each and images is None:
         raise UserError("--save-each says what --save-adversarial FILE keeps; give both.")
-    weights = weights_file(options.target, options.weights)
+    weights = weights_file(asked.target, asked.weights)
     return Evidence(card=card, images=images, each=each, weights=weights)

@@ -1,8 +1,9 @@
 """Evaluation: a model and attacks in, one row per example out."""
 
+from spat.evaluation._attempt import Keep
 from spat.evaluation._transfer import transfer
 from spat.evaluation.plan import Planned, attack_by_name, plan_attacks
-from spat.evaluation.run import Keep, check_budget, evaluate
+from spat.evaluation.run import check_budget, evaluate
 
 __all__ = [
     "Keep",

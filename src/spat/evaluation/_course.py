@@ -14,7 +14,7 @@ from spat.attacks.aa import AA
 from spat.evaluation._batches import Batches
 from spat.evaluation._drive import Drive
 from spat.evaluation._official import Official
-from spat.evaluation._part import Part, Task
+from spat.evaluation._part import Part, Task, below
 from spat.evaluation._subject import Examples, Subject
 from spat.evaluation._tally import Tally
 from spat.evaluation.plan import Planned
@@ -41,14 +41,14 @@ class Course:
 
     def run(self, progress: Progress) -> Attacked:
         """To the end, from where it stands; `progress` may save it, or end it by raising."""
-        while self.stage < len(self.stages):
+        while not self.is_over:
             name = self.label
             self.part = self.part or self._first_part()
             self.part.run(partial(self._tell, progress, name))
             self.part = self.part.again()
             if self.part is None:
+                self.stage += 1  # first, for `progress` may save it
                 progress(name, 1.0, self.tally)
-                self.stage += 1
         names = tuple(self.stages) if len(self.stages) > 1 else ()
         return self.tally.attacked(self.examples.x, self.planned.attack.norm, names)
 
@@ -57,8 +57,13 @@ class Course:
         progress(name, min(share, ALMOST), self.tally)
 
     @property
+    def is_over(self) -> bool:
+        return self.stage == len(self.stages)
+
+    @property
     def label(self) -> str:
-        stage = list(self.stages)[self.stage]
+        """Of the stage; of the last one once all are over."""
+        stage = list(self.stages)[min(self.stage, len(self.stages) - 1)]
         return self.planned.label + (BETWEEN + stage if stage else "")
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -70,11 +75,11 @@ class Course:
         return whole, {"stage": self.stage, "again": again, "begun": self.part is not None}
 
     def restore(self, tensors: Mapping[str, Tensor], where: Mapping[str, Any]) -> None:
-        self.tally = Tally.restore(_below("tally", tensors))
+        self.tally = Tally.restore(below("tally", tensors))
         self.stage = where["stage"]
         if where["begun"]:
             self.part = self._part(again=where["again"])
-            self.part.restore(_below("part", tensors))
+            self.part.restore(below("part", tensors))
 
     def _first_part(self) -> Part:
         self.tally.open_stage()
@@ -95,8 +100,3 @@ def stages_of(attack: Attack, *, official: bool) -> dict[str, Attack]:
     if not isinstance(attack, AA):
         return {"": attack}
     return dict(attack.stages(official=official))
-
-
-def _below(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    start = f"{name}."
-    return {key.removeprefix(start): t for key, t in tensors.items() if key.startswith(start)}

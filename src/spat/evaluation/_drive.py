@@ -66,9 +66,10 @@ class Drive:
         return self.attack.rows.restore(own, self.task.subject.device) if own else None
 
     def _share(self) -> float:
-        """Of the pairs, those that are done or overtaken."""
-        rows = sum(len(rows) for rows in (self.pool, self.parked) if rows is not None)
-        return (self.next - rows) / max(len(self.pairs), 1)
+        """Of the pairs, those that are done or overtaken, and of the others the steps taken."""
+        begun = [rows for rows in (self.pool, self.parked) if rows is not None]
+        left = sum(float((1 - rows.step / rows.limit.clamp(min=1)).sum()) for rows in begun)
+        return (self.next - left) / max(len(self.pairs), 1)
 
     def _fill(self) -> bool:
         """Let rows leave and others enter; whether there are any to advance."""

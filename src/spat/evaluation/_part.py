@@ -45,3 +45,9 @@ class Part(Protocol):
         """All that `restore` needs to go on exactly from here."""
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None: ...
+
+
+def below(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a part, by the names it has for them."""
+    start = f"{name}."
+    return {key.removeprefix(start): t for key, t in tensors.items() if key.startswith(start)}

@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from spat.attacks._base import Attack
 from spat.contracts import check_images
 from spat.errors import UserError
+from spat.evaluation._attempt import Sink
 from spat.evaluation._room import Room, automatic
 from spat.evaluation._subject import Examples, Subject, device_of
 from spat.evaluation.plan import Planned, plan_attacks
-from spat.evaluation.run import Sink, check_budget
+from spat.evaluation.run import check_budget
 from spat.models import head_scale
 from spat.modes import borrowed, full_float32
 from spat.records import Attacked, Event, Outcomes, Transferred, transferred_from

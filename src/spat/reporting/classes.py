@@ -11,7 +11,7 @@ from spat.records import Ints, Outcomes
 from spat.reporting.markup import escape, scrolling, table, tag
 from spat.reporting.wording import budget, listing, percent
 from spat.results.classwise import class_count, confusion, most_confused
-from spat.results.statistics import wilson
+from spat.statistics import wilson
 
 MANY = 20  # classes beyond which a full matrix is no longer read but searched
 SHOWN = 15  # rows of the lists that then take its place

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spat.records import Event
-from spat.reporting.wording import count, duration, number, percent, terms
+from spat.reporting.wording import count, duration, is_number, number, percent, terms
 
 Values = Mapping[str, Any]
 GAP = "  "
@@ -35,7 +35,8 @@ class Narrator:
             "epoch": lambda values: Line(epoch(values, self.left), True),
             "checkpoint": self._checkpoint,
             "note": lambda values: Line(one_line(values.get("text", "")), True),
-            "attack": lambda values: Line(attacked(values), _is_complete(values)),
+            "attack": lambda values: Line(attacked(values), _is_lasting(values)),
+            "wave": lambda values: Line(waved(values), True),
             "doubt": lambda values: Line(doubted(values), False),
             "end": lambda values: Line(ended(values, self.checkpoint), True),
         }
@@ -100,6 +101,22 @@ def attacked(values: Values) -> str:
     return one_line(f"{name}: {', '.join(filter(None, facts))}")
 
 
+def waved(values: Values) -> str:
+    """How sure the worst case is by now, of the images that were attacked to the end."""
+    worst = _named("worst case", percent(values.get("worst")))
+    between = _between(values.get("low"), values.get("high"))
+    found = worst + (f" ({between})" if worst and between else "")
+    told = ", ".join(filter(None, [found, _with("left", duration(values.get("eta_s")))]))
+    return one_line(f"{place('image', values.get('n'), values.get('of'))}: {told}")
+
+
+def _between(low: Any, high: Any) -> str:
+    if not (is_number(low) and is_number(high)):
+        return ""
+    half = f"\u00b1{50 * (high - low):.1f} pp"
+    return f"95% interval {percent(low)} to {percent(high)}, {half}"
+
+
 def doubted(values: Values) -> str:
     """Which doubt an audit looks into now."""
     at = place("doubt", (values.get("done") or 0) + 1, values.get("n"))
@@ -150,6 +167,11 @@ def _schedule(values: Values) -> str:
     epochs, steps = count(values.get("epochs")), count(values.get("steps_per_epoch"))
     of = f" of {steps} steps" if steps else ""
     return f"{epochs} epochs{of}" if epochs else ""
+
+
+def _is_lasting(values: Values) -> bool:
+    """Of waves, of which there may be hundreds, each has one line of its own."""
+    return _is_complete(values) and "wave" not in values
 
 
 def _is_complete(values: Values) -> bool:

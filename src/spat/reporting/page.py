@@ -107,6 +107,7 @@ def _provenance(record: Record, events: Sequence[Event]) -> dict[str, str]:
     """Where the numbers come from; a name that starts two lists of values tells them apart."""
     seeds = {f"seed: {name}": str(seed) for name, seed in record.seeds.items()}
     times = {f"time: {name}": duration(spent) for name, spent in record.seconds.items()}
+    how = {f"evaluation: {name}": str(value) for name, value in record.how.items()}
     machine = {f"hardware: {name}": str(value) for name, value in record.hardware.items()}
     return {
         "spat": record.version,
@@ -116,6 +117,7 @@ def _provenance(record: Record, events: Sequence[Event]) -> dict[str, str]:
         **seeds,
         **({"started": _started(events[0])} if events else {}),
         **times,
+        **how,
         **machine,
         "doubts": "; ".join(record.doubts) or "none was recorded",
     }

@@ -7,8 +7,8 @@ from numbers import Real
 from typing import Any, TextIO, TypeGuard
 
 NORMS = {"linf": "L\u221e", "l2": "L2"}
-# What our own texts may hold beyond ASCII: infinity, dashes, the multiplication sign, a box line.
-UNICODE = "\u221e\u2013\u00d7\u2500"
+# What our own texts may hold beyond ASCII: infinity, dashes, times, a box line, plus-minus.
+UNICODE = "\u221e\u2013\u00d7\u2500\u00b1"
 
 
 def fraction(eps: float) -> str:

@@ -2,8 +2,8 @@
 
 from spat.results.files import read_json, write_arrays, write_json, write_text
 from spat.results.measure import hardware, measured, provenance
-from spat.results.statistics import Spread, mcnemar, over_seeds, wilson
 from spat.results.store import load, load_all, save
+from spat.statistics import Spread, mcnemar, over_seeds, wilson
 
 __all__ = [
     "Spread",

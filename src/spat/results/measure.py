@@ -11,7 +11,7 @@ from typing import Any
 
 from spat.errors import UserError
 from spat.records import Measured, Outcomes, Scalar
-from spat.results.statistics import wilson
+from spat.statistics import wilson
 
 UNKNOWN = "unknown"
 PACKAGE = Path(__file__).resolve().parent.parent

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
 from spat.records import Transferred, transferred_from
-from spat.results.statistics import wilson
+from spat.statistics import wilson
 
 
 @dataclass(frozen=True)

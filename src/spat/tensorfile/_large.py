@@ -1,7 +1,7 @@
 """Files of tensors too large for memory: filled in place row by row, read a few rows at a time.
 
 The files are those of `write`: safetensors with the same digest. While one is being filled it lies
-beside its name as `.part`; a process that is killed leaves it there, to be filled further.
+beside its name as `.part`; what a killed process leaves there is begun again.
 """
 
 from __future__ import annotations
@@ -33,14 +33,13 @@ CHUNK = 1 << 24  # bytes that are moved or hashed at a time
 class Filling:
     """Named arrays on disk, each with its rows first, that become a file of tensors once sealed."""
 
-    def __init__(self, path: Path, layout: Layout, *, resume: bool = False) -> None:
+    def __init__(self, path: Path, layout: Layout) -> None:
         self.path, self.part = path, path.with_name(path.name + ".part")
         self.layout = {name: (kind, tuple(shape)) for name, (kind, shape) in layout.items()}
         size = HEADER + sum(_size(*spec) for spec in self.layout.values())
-        self.resumed = resume and self.part.exists() and self.part.stat().st_size == size
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with self.part.open("r+b" if self.resumed else "wb") as file:
+            with self.part.open("wb") as file:
                 file.truncate(size)
         except OSError as error:
             raise UserError(f"could not write {path}: {error.strerror}.") from None

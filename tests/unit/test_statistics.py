@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spat.errors import UserError
-from spat.results.statistics import Spread, mcnemar, over_seeds, student, wilson
+from spat.statistics import Spread, mcnemar, over_seeds, student, wilson
 
 Z95 = 1.959963984540054
 
