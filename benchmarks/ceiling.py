@@ -30,19 +30,24 @@ class Ceiling:
 def convolution_ceiling(model: nn.Module, x: Tensor, dtype: torch.dtype, race: Race) -> Ceiling:
     seconds, operations = 0.0, 0.0
     measured: dict[str, float] = {}
-    for conv, shape, sides in _convolutions(model, x):
+    for conv, shape, sides in convolutions(model, x):
         key = f"{conv} {tuple(shape)}"
         if key not in measured:
-            measured[key] = _seconds(conv, shape, sides, dtype, race)
+            measured[key] = sum(times(conv, shape, sides, dtype, race))
         seconds += measured[key]
-        operations += 4 * shape[0] * sides[0] * sides[1] * conv.weight.numel() / conv.groups
+        operations += 2 * work(conv, shape, sides)
     return Ceiling(seconds, operations)
+
+
+def work(conv: nn.Conv2d, shape: torch.Size, sides: tuple[int, int]) -> float:
+    """Floating-point operations of one pass."""
+    return 2 * shape[0] * sides[0] * sides[1] * conv.weight.numel() / conv.groups
 
 
 Used = tuple[nn.Conv2d, torch.Size, tuple[int, int]]
 
 
-def _convolutions(model: nn.Module, x: Tensor) -> list[Used]:
+def convolutions(model: nn.Module, x: Tensor) -> list[Used]:
     """Every convolution in the order of use, with the shape it sees and the sides it returns."""
     seen: list[Used] = []
 
@@ -59,9 +64,10 @@ def _convolutions(model: nn.Module, x: Tensor) -> list[Used]:
     return seen
 
 
-def _seconds(
+def times(
     conv: nn.Conv2d, shape: torch.Size, sides: tuple[int, int], dtype: torch.dtype, race: Race
-) -> float:
+) -> tuple[float, float]:
+    """Seconds of the forward pass and of the gradient of the input."""
     last = torch.channels_last
     x = torch.rand(shape).to(dtype, memory_format=last)
     w = conv.weight.detach().to(dtype, memory_format=last)
@@ -79,4 +85,4 @@ def _seconds(
 
     with torch.no_grad():
         best = race({"forward": forward, "backward": backward})
-    return best["forward"] + best["backward"]
+    return best["forward"], best["backward"]

@@ -7,9 +7,7 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-RANDOM = ("rand", "bernoulli", "normal", "multinomial", "poisson", "dropout")  # in names of calls
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class UntraceableError(Exception):
@@ -61,27 +59,3 @@ def sole_calls(traced: fx.GraphModule, *kinds: type) -> Iterator[tuple[fx.Node, 
         module = called(traced, node)
         if type(module) in kinds and module is not None and targets.count(node.target) == 1:
             yield node, module
-
-
-def row_by_row(traced: fx.GraphModule) -> bool:
-    """Whether an example's logits surely depend on that example alone, and on nothing random."""
-    modules = [called(traced, node) for node in traced.graph.nodes]
-    known = all(_known(module) for module in modules if module is not None)
-    return known and not any(_draws(node) for node in traced.graph.nodes)
-
-
-def of_torch(module: nn.Module) -> bool:
-    """Whether a leaf is a layer of torch, or a user's variant of one."""
-    bases = (base for base in type(module).__mro__ if base is not nn.Module)
-    return any(base.__module__.startswith("torch.nn.modules.") for base in bases)
-
-
-def _known(module: nn.Module) -> bool:
-    if isinstance(module, NORMS):  # without running statistics, eval mode uses the batch's own
-        return module.running_mean is not None
-    return of_torch(module)
-
-
-def _draws(node: fx.Node) -> bool:
-    name = str(getattr(node.target, "__name__", node.target))
-    return node.op in ("call_function", "call_method") and any(word in name for word in RANDOM)

@@ -1,5 +1,6 @@
 """Rewriting a traced model into a faster one that computes the same.
 
+reshape   a view, which needs another layout, becomes a reshape
 replace   a BatchNorm folds into the convolution before it, or becomes one multiply-add
 lower     weights and activations in bfloat16, apart from what needs or expects float32
 pool      relu then max-pool becomes max-pool then relu, of a quarter of the elements: values and
@@ -19,14 +20,23 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from spat.fast._fold import Layer
-from spat.fast._graph import called, of_torch, sole_calls
+from spat.fast._graph import called, sole_calls
 from spat.fast._layers import Affine, FoldedConv, InputConv
+from spat.fast._rows import of_torch
 
 RELUS = {torch.relu, torch.relu_, F.relu, F.relu_, "relu", "relu_"}
 SUMS = {operator.add, torch.add, "add"}
 NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm)
 # Layers that do not keep their output for the backward pass, so that it may be overwritten.
 FORGETFUL = (nn.Conv2d, nn.BatchNorm2d, nn.Linear, nn.MaxPool2d, Affine)
+
+
+def reshape(traced: fx.GraphModule) -> bool:
+    """Let views see images that lie channels-last; whether there was one."""
+    views = [n for n in traced.graph.nodes if n.op == "call_method" and n.target == "view"]
+    for node in views:
+        node.target = "reshape"
+    return bool(views)
 
 
 def replace(

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from spat.errors import unknown
 from spat.fast._compiled import Compile, check_compile, compiled
 from spat.fast._fold import Layer
-from spat.fast._graph import UntraceableError, row_by_row, trace
+from spat.fast._graph import UntraceableError, trace
 from spat.fast._hardware import has_fast_bfloat16
-from spat.fast._rewrite import lower, replace, tidy
+from spat.fast._rewrite import lower, replace, reshape, tidy
+from spat.fast._rows import row_by_row
 
 Precision = Literal["auto", "float32", "bfloat16"]
 LOW_TOLERANCE, TOLERANCE = 0.1, 1e-3  # of a copy's logits, relative to the largest of the model's
@@ -32,16 +33,20 @@ class Surrogate(nn.Module):
 
     notes: what was done to the model and what could not be, one sentence each
     separable: whether an example's logits surely depend on that example alone
+    any_layout: whether the model's own code surely takes images and weights channels-last
     """
 
     def __init__(self, net: nn.Module, notes: Sequence[str], separable: bool = False) -> None:
         super().__init__()
         self.net, self.notes, self.separable = net, tuple(notes), separable
+        self.rewritten = self.any_layout = False
         self.layers: Sequence[Layer] = ()
         self.copied: dict[str, Tensor] = {}
 
     def forward(self, x: Tensor) -> Tensor:
-        z = self.net(x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x)
+        if self.rewritten and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        z = self.net(x)
         return z.to(torch.promote_types(z.dtype, torch.float32)) if isinstance(z, Tensor) else z
 
     @torch.no_grad()
@@ -59,6 +64,7 @@ def surrogate(
     *,
     precision: Precision = "auto",
     fold: bool = True,
+    fuse: bool = True,
     example: Tensor | None = None,
     compile: Compile = "off",
 ) -> Surrogate:
@@ -66,6 +72,7 @@ def surrogate(
 
     precision: bfloat16, or the model's own; auto: bfloat16 where the hardware multiplies it fast
     fold: whether BatchNorms become part of the convolutions before them
+    fuse: whether convolutions compute what follows them too, their weights in their kernels' order
     example: images on which to check the copy; where it differs, the model is copied as it is
     compile: off; inductor (torch.compile), or cuda-graphs (recorded launches), of a rewritten copy
     """
@@ -77,29 +84,30 @@ def surrogate(
         reason = str(error).partition("\n")[0]
         return Surrogate(model, [f"the model itself: it cannot be copied ({reason})."])
     try:
-        made = _rewritten(twin, low, fold, compile)
+        made = _rewritten(twin, low, fold, fuse, compile)
         if example is not None:
             _check(made, twin, example, LOW_TOLERANCE if low else TOLERANCE)
     except UntraceableError as reason:
         if compile != "off":
-            made = surrogate(model, precision=precision, fold=fold, example=example)
+            made = surrogate(model, precision=precision, fold=fold, fuse=fuse, example=example)
             made.notes += (f"not compiled: {reason}.",)
             return made
         made = _plain(twin, low, str(reason))
     return made
 
 
-def _rewritten(twin: nn.Module, low: bool, fold: bool, how: Compile) -> Surrogate:
+def _rewritten(twin: nn.Module, low: bool, fold: bool, fuse: bool, how: Compile) -> Surrogate:
     traced = copy.deepcopy(trace(twin))  # its modules are the twin's, which stays a reference
     separable, like = row_by_row(traced), _like(twin)
+    views = reshape(traced)
     if low:
         lower(traced)
         like = like.to(torch.bfloat16)
-    layers, note = replace(traced, like, fold=fold, fuse=how == "off")
+    layers, note = replace(traced, like, fold=fold, fuse=fuse and how == "off")
     tidy(traced)
     kind = f"an evaluation copy in {str(like.dtype).removeprefix('torch.')}, channels-last."
     made = Surrogate(_channels_last(traced), [kind, note] if note else [kind], separable)
-    made.layers = layers
+    made.layers, made.rewritten, made.any_layout = layers, True, not views
     ours = {id(t) for layer in layers for t in layer.target.buffers()}
     named = ((name.removeprefix("model."), t) for name, t in _tensors(traced).items())
     made.copied = {name: t for name, t in named if id(t) not in ours}
@@ -111,7 +119,7 @@ def _rewritten(twin: nn.Module, low: bool, fold: bool, how: Compile) -> Surrogat
 
 
 def _plain(twin: nn.Module, low: bool, reason: str) -> Surrogate:
-    tensors = _tensors(_channels_last(twin))
+    tensors = _tensors(twin)
     made = Surrogate(Autocast(twin) if low else twin, [f"a plain copy: {reason}."])
     made.copied = tensors
     return made

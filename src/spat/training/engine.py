@@ -69,8 +69,9 @@ class Engine:
         self.mixed = not exact and uses_bfloat16(model, precision)
         self.copy: Surrogate | None = None
         if not exact:
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self.copy = surrogate(model, precision=precision, example=example, compile=compile)
+            if self.copy.any_layout:
+                model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.response = response(model, world)
 
     def attacked(self) -> nn.Module:
