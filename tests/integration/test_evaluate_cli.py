@@ -147,6 +147,25 @@ def test_what_cannot_go_on_is_told(own_place: Path, mistake: Callable[..., str])
     assert "is no whole JSON file" in mistake("evaluate", "--resume", "a")
 
 
+def test_a_budget_that_was_too_small_can_be_raised(capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(*words: str) -> str:
+        """What is said after the notes of an evaluation that had begun."""
+        assert main(list(words)) == 2
+        return capsys.readouterr().err.splitlines()[-1]
+
+    more = "--attacks fgsm pgd-2 --batch-size 8"
+    told = refused(*GIVEN.split(), *more.split(), "--budget", "0.001s", "--out", "a")
+    assert told.endswith("16 images were attacked: give it more time, or fewer attacks.")
+    assert refused("evaluate", "--resume", "a") == told
+    none = refused("evaluate", "--resume", "a", "--budget", "none")
+    assert "a was begun with --within or --budget, which decides the order of" in none
+    assert main(["evaluate", "--resume", "a", "--budget", "5m", "--save-every", "1m"]) == 0
+    assert record("a")["settings"]["evaluation.budget"] == "5m"
+    assert evaluate(f"{more} --out b") == 0
+    one, other = (json.loads(Path(at, "outcomes.json").read_text()) for at in "ab")
+    assert one["attacks"] == other["attacks"]
+
+
 def test_inputs_outside_the_unit_interval(own_place: Path, mistake: Callable[..., str]) -> None:
     with np.load("own.npz") as arrays:
         parts = dict(arrays)

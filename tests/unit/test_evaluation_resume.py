@@ -231,7 +231,7 @@ class Negative(Forwards):
         ({"norm": "l2"}, "of norm linf, not l2:"),
         ({"seed": 1}, "of seed 0, not 1:"),
         ({"exact": True}, "of exact False, not True:"),
-        ({"within": "5pp"}, "of waves 0, not "),
+        ({"within": "5pp"}, "of waves none, not of 16:"),
     ],
 )
 def test_another_evaluation_is_refused(

@@ -4,7 +4,8 @@ spat evaluate runs/first --attacks clean fgsm pgd-20 pgd-100 mim-20 cw fab aa --
 spat evaluate --resume runs/aa
 spat evaluate weights.pt --model resnet18 --data cifar10 --attacks fgsm,pgd-20
 spat evaluate package.module:factory --weights weights.pt --data cifar10 --eps 8/255
-spat evaluate runs/first --attacks aa --within 3pp --budget 20m
+spat evaluate runs/first --attacks aa --within 3pp --budget 20m --out runs/sample
+spat evaluate --resume runs/sample --budget 40m
 spat evaluate runs/first --card card.json --save-adversarial adversarial.safetensors
 
 With --out, Ctrl-C, SIGTERM and SIGHUP save the state and exit with 130, 143 or 129, and not even a
@@ -14,7 +15,7 @@ kill loses more than --save-every. Each setting of the run is a flag too; these 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -25,12 +26,14 @@ from spat.cli._flags import Parser, flag_help, parser, settings_from
 from spat.cli._request import Request, saved
 from spat.errors import UserError
 from spat.folder import claimed
+from spat.limits import limits
 
 if TYPE_CHECKING:
     from spat.assessment import Finished
     from spat.cards import Evidence
 
 OWN = [field.name for field in fields(config.Evaluation)]
+FREE = [config.EVALUATION + name for name in ("within", "budget", "save_every")]
 USUAL = ("attacks", "n", "eps", "norm", "seed", "data", "model", "device")
 
 
@@ -41,9 +44,14 @@ def run(arguments: Sequence[str]) -> int:
     if not resumes:
         return _evaluate(Request(**given, settings=_settings(flags)), resume=False)
     folder = given.pop("resume")
-    if left := [*(f"--{name.replace('_', '-')}" for name in given), *flags]:
-        raise UserError(f"a resumed evaluation keeps what it was asked; leave out {left[0]}.")
-    return _evaluate(saved(folder), resume=True)
+    asked = saved(folder)
+    settings = {**asked.settings, **_changes([*map(_flag, given), *flags])}
+    if _samples(settings) != _samples(asked.settings):
+        raise UserError(
+            f"{folder} was begun {'with' if _samples(asked.settings) else 'without'} --within or "
+            "--budget, which decides the order of the images; begin anew, with another --out."
+        )
+    return _evaluate(replace(asked, settings=settings), resume=True)
 
 
 def _parser(resumes: bool) -> Parser:
@@ -69,12 +77,31 @@ def _parser(resumes: bool) -> Parser:
     return command
 
 
+def _changes(flags: Sequence[str]) -> dict[str, Any]:
+    """What may be given anew to an evaluation that goes on: nothing that decides a row."""
+    stray = flags[:1] if flags and not flags[0].startswith("--") else []
+    flat = {} if stray else _settings(flags)
+    left = [*stray, *(_flag(name) for name in flat if name not in FREE)]
+    if left:
+        raise UserError(f"a resumed evaluation keeps what it was asked; leave out {left[0]}.")
+    return flat
+
+
+def _samples(settings: Mapping[str, Any]) -> bool:
+    within, budget = (settings.get(config.EVALUATION + name) for name in ("within", "budget"))
+    return bool(limits(within, budget))
+
+
+def _flag(name: str) -> str:
+    return f"--{name.removeprefix(config.EVALUATION).replace('_', '-')}"
+
+
 def _settings(flags: Sequence[str]) -> dict[str, Any]:
     """Names that training has too, such as --batch-size, are here those of the evaluation."""
     flat = settings_from(flags)
     trains = {field.name for field in fields(config.Training)} - set(OWN)
     for name in trains & flat.keys():
-        raise UserError(f"--{name.replace('_', '-')} is a setting of training; leave it out.")
+        raise UserError(f"{_flag(name)} is a setting of training; leave it out.")
     return {config.EVALUATION + name if name in OWN else name: v for name, v in flat.items()}
 
 
@@ -107,8 +134,7 @@ def _held(asked: Request, *, resume: bool) -> Iterator[None]:
         yield
         return
     with claimed(asked.out, resume=resume):
-        if not resume:
-            asked.save()
+        asked.save()
         yield
 
 

@@ -47,7 +47,8 @@ def reason(found: Outcomes, of: int, seed: int, stop: Limits) -> str:
     width = f"half the 95% interval of {case} is {100 * half:.2f} pp"
     enough = _is_enough(found, stop)
     if n == of:
-        missed = f"all {n} images were attacked, and {width}, not {100 * stop.within:g} pp."
+        attacked = "the only image was" if n == 1 else f"all {n} images were"
+        missed = f"{attacked} attacked, and {width}, not {100 * stop.within:g} pp."
         return missed if stop.within and not enough else ""
     why = f"{width}, of {100 * stop.within:g} pp asked for"
     why = why if enough else f"its budget of {stop.seconds:g} s was spent"

@@ -84,7 +84,10 @@ def evaluate(
     ids = torch.arange(len(x)) if ids is None else ids.cpu()
     waves = sampled(len(x), seed, size) if stop else []
     own: dict[str, Scalar] = {"eps": float(eps), "norm": norm, "seed": seed, "exact": exact}
-    own |= {"batch size": size if exact else "any", "waves": max(map(len, waves), default=0)}
+    own |= {
+        "batch size": size if exact else "any",
+        "waves": f"of {max(map(len, waves))}" if stop else "none",
+    }
     mine = partial(fingerprint, model, x, y, ids, planned, **own)
     notes = [TRAIN_MODE] if any(module.training for module in model.modules()) else []
     told = partial(_note, sink)
