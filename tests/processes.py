@@ -32,10 +32,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gairat": ("gairat", {"begin_epoch": 1}),
     "mail": ("mail-at", {"normalise": "batch", "burn_in": 0}),
     "unsynced": ("madry", {}),
+    "parts-awp": ("awp-trades", {"gamma": 0.01}),
+    "parts-gairat": ("gairat", {"begin_epoch": 1}),
 }
 # Where KL is climbed from a start close to x, its first gradients are differences of nearly equal
 # numbers: rounding decides some signs, and float32 curves part. Equality is then shown in float64.
-DOUBLE = ("trades", "awp")
+DOUBLE = ("trades", "awp", "parts-awp")
 
 
 def images(n: int = 50) -> Images:
@@ -68,6 +70,8 @@ def trainer(case: str, world: World = ALONE, folder: Path | None = None, **more:
         model = Convolutional()
     settings: dict[str, Any] = {"epochs": 13, "batch_size": 16, "lr": 0.05, "ema": 0.9}
     settings |= {"schedule": "constant", "precision": "float32", "validation_images": 9}
+    if case.startswith("parts"):  # of 5 or 4 images, whoever has them
+        settings |= {"micro_batch": 6 // world.size}
     settings |= {"sync_batchnorm": case != "unsynced", "exact": case in DOUBLE}
     data = images()
     return (Double if case in DOUBLE else Trainer)(

@@ -33,7 +33,14 @@ ASKED = {
     "head_bias": bool,
     "scale": float,
 }
-_AT_LEAST = {"epochs": 1, "batch_size": 1, "validation_images": 1, "weight_decay": 0, "warmup": 0}
+_AT_LEAST = {
+    "epochs": 1,
+    "batch_size": 1,
+    "micro_batch": 1,
+    "validation_images": 1,
+    "weight_decay": 0,
+    "warmup": 0,
+}
 Flat = Mapping[str, Any]
 Norm = Literal["linf", "l2"]
 
@@ -52,6 +59,7 @@ class Training:
 
     epochs: passes over the training set
     batch_size: images an update
+    micro_batch: images that go through the model at once, all that BatchNorm sees; none: all
     lr: learning rate at its peak
     momentum: of SGD
     weight_decay: of every parameter, as in the field's codes
@@ -80,6 +88,7 @@ class Training:
 
     epochs: int = 100
     batch_size: int = 128
+    micro_batch: int | None = None
     lr: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 2e-4
@@ -107,8 +116,10 @@ class Training:
 
     def __post_init__(self) -> None:
         for name, least in _AT_LEAST.items():
-            if not getattr(self, name) >= least:
-                raise UserError(f"{name} must be {least} or more, got {getattr(self, name):g}.")
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise UserError(f"{name} must be {least} or more, got {value:g}.")
+        self._check_sizes()
         if not self.lr > 0:
             raise UserError(f"lr must be positive, got {self.lr:g}.")
         interval(self.save_every, "save_every")
@@ -141,6 +152,13 @@ class Training:
             raise UserError(
                 f"levels must be as many as milestones ({len(self.milestones)}), "
                 f"got {len(self.levels)}."
+            )
+
+    def _check_sizes(self) -> None:
+        if self.micro_batch is not None and self.micro_batch > self.batch_size:
+            raise UserError(
+                f"micro_batch must be at most batch_size ({self.batch_size}), "
+                f"got {self.micro_batch}."
             )
 
 

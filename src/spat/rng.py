@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -101,6 +101,19 @@ def preserved(device: torch.device) -> Iterator[None]:
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         yield
+
+
+def bookmark(device: torch.device) -> Callable[[], None]:
+    """A function that puts the global generators back to where they are now."""
+    here = torch.get_rng_state()
+    there = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+    def go_back() -> None:
+        torch.set_rng_state(here)
+        if there is not None:
+            torch.cuda.set_rng_state(there, device)
+
+    return go_back
 
 
 @contextmanager

@@ -85,14 +85,20 @@ class World:
             dist.all_reduce(found, dist.ReduceOp.MAX)
         return found
 
+    def log_mean(self, log_values: Tensor) -> Tensor:
+        """The logarithm of the mean over the rows of all processes, of numbers given as theirs."""
+        largest = self.largest(log_values)
+        return largest + self.mean((log_values - largest).exp()).log()
+
     def share(self, rows: int, n: int) -> float:
         """By what the loss of `rows` of all n images is multiplied, so that the average of the
         processes' gradients is the gradient of the mean over all images.
         """
         return self.size * rows / n
 
-    def averaged(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The mean over the processes of each of these tensors, in one message."""
+    def averaged(self, compute: Callable[[], Sequence[Tensor]]) -> list[Tensor]:
+        """The mean over the processes of each tensor that `compute` gives, in one message."""
+        tensors = compute()
         if self.size == 1 or not tensors:
             return list(tensors)
         mean = self.total(torch.cat([t.flatten() for t in tensors])) / self.size

@@ -173,8 +173,7 @@ def precise(z: Tensor) -> Tensor:
 
 def in_proportion(log_omega: Tensor, world: World = ALONE) -> Tensor:
     """Weights proportional to omega [n], of mean 1 over the batch that all processes share."""
-    omega = (log_omega - world.largest(log_omega)).exp()
-    return omega / world.mean(omega)
+    return (log_omega - world.log_mean(log_omega)).exp()
 
 
 def positive(defence: str, **values: float) -> None:

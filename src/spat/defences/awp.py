@@ -14,6 +14,7 @@ weight decay, which there shrinks w + v. g is that of the whole batch, whoever h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
@@ -144,12 +145,15 @@ class AWP(Defence):
         """v by the name of the parameter; the pass for it works on copies of the buffers."""
         w = {n: p.detach().requires_grad_() for n, p in model.named_parameters() if p.ndim > 1}
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        terms = self.inside.respond(Substituted(model, w | buffers), x, y, crafted, progress)
-        world = crafted.world
-        share = world.share(len(y), world.count(len(y)))
-        gradients = torch.autograd.grad(
-            share * terms.loss, list(w.values()), allow_unused=True, materialize_grads=True
-        )
+        world, seen = crafted.world, Substituted(model, w | buffers)
+
+        def gradients() -> Sequence[Tensor]:
+            terms = self.inside.respond(seen, x, y, crafted, progress)
+            loss = world.share(len(y), world.count(len(y))) * terms.loss
+            return torch.autograd.grad(
+                loss, list(w.values()), allow_unused=True, materialize_grads=True
+            )
+
         whole = world.averaged(gradients)
         return {n: self._along(g, w[n]) for n, g in zip(w, whole, strict=True)}
 

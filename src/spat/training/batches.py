@@ -14,7 +14,7 @@ from spat.world import World
 
 @dataclass(frozen=True)
 class Batch:
-    """A process's share of a batch: images, labels, their places in the whole, its size."""
+    """A share or a part of a batch: images, labels, their places in the whole, its size."""
 
     x: Tensor
     y: Tensor
@@ -29,6 +29,13 @@ class Batch:
     def scaled(self, scale: float) -> Batch:
         """Of images whose sides are this share of what they were."""
         return self if scale == 1 else replace(self, x=shrunk(self.x, scale))
+
+    def parts(self, count: int) -> list[Batch]:
+        """This in so many parts of nearly equal size."""
+        if count == 1:
+            return [self]
+        pieces = (t.tensor_split(count) for t in (self.x, self.y, self.places))
+        return [Batch(x, y, places, self.n) for x, y, places in zip(*pieces, strict=True)]
 
     def source(self, *names: int | str) -> PerExample:
         """Random numbers for each image, whichever process holds it."""

@@ -8,24 +8,28 @@ lie, so that each iterate is, bit for bit, that of the literal algorithm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from spat.attacks._base import Rng
 from spat.defences._base import Crafted, Defence, Progress, Terms
 from spat.errors import UserError
 from spat.fast import Compile, Precision, Surrogate, surrogate, uses_bfloat16
 from spat.models import renormalise_heads
 from spat.rng import global_seed
 from spat.training.batches import Batch
+from spat.training.parts import cat, detached, joined, one_by_one
 from spat.training.state import State
-from spat.training.together import average_buffers, response, whole_batch
+from spat.training.together import average_buffers, response, unreduced, whole_batch
 from spat.world import ALONE, World
 
 Means = Mapping[str, float]
+Seeded = Callable[[], AbstractContextManager[None]]
 
 
 def sgd(
@@ -46,6 +50,7 @@ class Engine:
     world: the processes that share each batch
     compile: of the fast copy: off, inductor or cuda-graphs
     sync: among them, BatchNorm's statistics are those of the whole batch
+    micro_batch: images that go through the model at once; None: all that this process has
     """
 
     def __init__(
@@ -58,11 +63,12 @@ class Engine:
         world: World = ALONE,
         sync: bool = True,
         compile: Compile = "off",
+        micro_batch: int | None = None,
     ) -> None:
         if exact and compile != "off":
             raise UserError(f"exact attacks the model itself: set compile to off, got {compile!r}.")
         self.state, self.model = state, state.model
-        self.world, self.sync = world, sync
+        self.world, self.sync, self.micro_batch = world, sync, micro_batch
         if not self.model.training:  # one in train mode keeps the modules its owner froze
             self.model.train()
         model = self.model
@@ -95,45 +101,78 @@ class Engine:
         """One update; the means over the whole batch of the loss and of its terms.
 
         Dropout draws from a seeded global generator; the attack has a stream for each image.
-        accept: sees the means before anything is changed by them, and may raise
+        accept: sees the means before the weights are changed, and may raise
         """
-        noise = batch.source(seed, "attack", step)
-        with global_seed(batch.x.device, seed, "forward", step):
-            crafted, terms = self.forward(defence, batch, noise, progress)
-            means = self.means(terms, batch.n)
-            accept(means)
-            self.backward(self.world.share(len(batch.x), batch.n) * terms.loss)
-        self.state.carry(defence.carry(crafted, batch.x))
+        parts = batch.parts(self.pieces(batch.n))
+        seeded = partial(global_seed, batch.x.device, seed, "forward", step)
+        with seeded():
+            crafted = self.craft(defence, parts, batch, (seed, "attack", step))
+        terms = self.passes(defence, parts, crafted, progress, seeded)
+        means = self.means(terms, batch.n)
+        accept(means)
+        kept = [defence.carry(made, part.x) for made, part in zip(crafted, parts, strict=True)]
+        self.state.carry(cat(kept))
         self.descend(lr)
         return means
 
-    def forward(
-        self, defence: Defence, batch: Batch, rng: Rng, progress: Progress | None
-    ) -> tuple[Crafted, Terms]:
-        """The inner attack, the training passes and the loss of their logits."""
-        x, y = batch.x, batch.y
-        carried, attacked = self.state.carried_for(x), self.attacked()
-        crafted = self.world.agreed(  # logits may be no numbers for one share only
-            lambda: defence.craft(attacked, x, y, rng=rng, noise=carried)
+    def pieces(self, n: int) -> int:
+        """In how many parts the processes' shares of n images go through the model."""
+        if self.micro_batch is None:
+            return 1
+        largest, smallest = math.ceil(n / self.world.size), n // self.world.size
+        return min(math.ceil(largest / self.micro_batch), smallest)  # no share has an empty part
+
+    def craft(
+        self, defence: Defence, parts: Sequence[Batch], batch: Batch, names: Sequence[int | str]
+    ) -> list[Crafted]:
+        """The inner attack on each part, with a stream of random numbers for each image."""
+        carried, attacked = self.state.carried_for(batch.x), self.attacked()
+        noise = [None] * len(parts) if carried is None else carried.tensor_split(len(parts))
+        return self.world.agreed(  # logits may be no numbers for one share only
+            lambda: [
+                defence.craft(attacked, part.x, part.y, rng=part.source(*names), noise=delta)
+                for part, delta in zip(parts, noise, strict=True)
+            ]
         )
-        crafted = replace(crafted, world=self.world)
-        mixed = torch.autocast(x.device.type, torch.bfloat16, enabled=self.mixed)
-        with mixed, whole_batch(self.model, self.world, batch.n, sync=self.sync):
-            terms: Terms = self.response(defence, x, y, crafted, progress)
-        return crafted, terms
+
+    def passes(
+        self,
+        defence: Defence,
+        parts: Sequence[Batch],
+        crafted: Sequence[Crafted],
+        progress: Progress | None,
+        seeded: Seeded,
+    ) -> Terms:
+        """The training passes, forwards and back; the terms of all parts, without a graph."""
+
+        def work(number: int, world: World) -> Terms:
+            part, seen = parts[number], replace(crafted[number], world=world)
+            with seeded(), unreduced(self.response, number < len(parts) - 1):
+                terms = self.respond(defence, part, seen, progress)
+                share = self.world.share(len(part.x), part.n)
+                (share * terms.loss).backward()  # type: ignore[no-untyped-call]
+            return detached(terms)
+
+        self.state.optimiser.zero_grad(set_to_none=True)
+        found = one_by_one(work, parts, self.model, self.world)
+        if not self.sync:
+            average_buffers(self.model, self.world)
+        return joined(found)
+
+    def respond(
+        self, defence: Defence, part: Batch, crafted: Crafted, progress: Progress | None
+    ) -> Terms:
+        """The training passes of a part of a batch and the loss of their logits."""
+        mixed = torch.autocast(part.x.device.type, torch.bfloat16, enabled=self.mixed)
+        with mixed, whole_batch(self.model, self.world, part, sync=self.sync):
+            terms: Terms = self.response(defence, part.x, part.y, crafted, progress)
+        return terms
 
     def means(self, terms: Terms, n: int) -> Means:
         """Over all n images, whoever has them, in one message and one wait for the device."""
         parts = {"loss": terms.per_example, **{f"term.{k}": v for k, v in terms.named.items()}}
         sums = torch.stack([part.detach().double().sum() for part in parts.values()])
         return dict(zip(parts, (self.world.total(sums) / n).tolist(), strict=True))
-
-    def backward(self, loss: Tensor) -> None:
-        """Gradients of the loss, in place of those there were."""
-        self.state.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        if not self.sync:
-            average_buffers(self.model, self.world)
 
     def descend(self, lr: float) -> None:
         """The optimiser's step along the gradients; rows of a cosine head stay unit."""

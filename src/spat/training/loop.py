@@ -27,6 +27,7 @@ from spat.records import Event
 from spat.training.batches import Batch, batch_at
 from spat.training.engine import Engine, Means, sgd
 from spat.training.guard import Guard
+from spat.training.parts import normalises_batches
 from spat.training.saving import Saver, take_up
 from spat.training.schedule import learning_rate, ramped
 from spat.training.sizes import image_scale, require_sizes
@@ -82,6 +83,7 @@ class Trainer:
             example=example,
             world=self.world,
             sync=settings.sync_batchnorm,
+            micro_batch=settings.micro_batch,
         )
         if self._decay(0) is not None:
             self.state.begin_average()
@@ -158,6 +160,12 @@ class Trainer:
             yield (
                 f"the first {self.defence.warmup_epochs} epochs train a plainer loss, and this run "
                 f"ends after {self.settings.epochs}: shorten the defence's warm-up."
+            )
+        size, most = self.settings.batch_size, self.settings.micro_batch
+        if most is not None and most < size and normalises_batches(self.model):
+            yield (
+                f"BatchNorm sees parts of at most {most} images, not the whole batch of {size}: "
+                "as when training with batches of that size; all else is the same."
             )
 
     @property
@@ -318,7 +326,9 @@ class Trainer:
         chosen = self.validation[: self.settings.validation_images].to(self.device)
         with self._judged_model() as model:
             attacked = self.engine.attacked()
-            return validate(model, attacked, chosen, self.defence.attack, self.seed, self.world)
+            at_once = self.settings.micro_batch or self.settings.batch_size
+            budget = self.defence.attack
+            return validate(model, attacked, chosen, budget, self.seed, self.world, at_once)
 
     @contextmanager
     def _judged_model(self) -> Iterator[nn.Module]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parallel import DistributedDataParallel
 
 from spat.defences._base import Crafted, Defence, Progress, Terms
+from spat.training.batches import Batch
 from spat.training.batchnorm import whole_batch_norm
 from spat.world import World
 
@@ -50,13 +51,25 @@ def response(model: nn.Module, world: World) -> nn.Module:
     return DistributedDataParallel(alone, **settings)
 
 
+def unreduced(response: nn.Module, yes: bool) -> AbstractContextManager[None]:
+    """Leave each process its own gradients for now: more will be added to them."""
+    if yes and isinstance(response, DistributedDataParallel):
+        quiet: AbstractContextManager[None] = response.no_sync()
+        return quiet
+    return nullcontext()
+
+
 @contextmanager
-def whole_batch(model: nn.Module, world: World, n: int, *, sync: bool) -> Iterator[None]:
-    """Let layers that look at the whole batch of `n` images see it, in the passes inside."""
-    if world.size == 1:
+def whole_batch(model: nn.Module, world: World, part: Batch, *, sync: bool) -> Iterator[None]:
+    """Let layers that look at the whole batch see it, in the passes of this part of it inside.
+
+    sync: whether BatchNorm sees the other processes' images as well
+    """
+    if len(part.x) == part.n:
         yield
         return
-    helped = [(m, seen) for m in model.modules() if (seen := _helped(m, world, n, sync))]
+    sync = sync and world.size > 1
+    helped = [(m, seen) for m in model.modules() if (seen := _helped(m, world, part, sync))]
     for module, forward in helped:
         module.forward = forward
     try:
@@ -67,25 +80,26 @@ def whole_batch(model: nn.Module, world: World, n: int, *, sync: bool) -> Iterat
 
 
 def _helped(
-    module: nn.Module, world: World, n: int, sync: bool
+    module: nn.Module, world: World, part: Batch, sync: bool
 ) -> Callable[[Tensor], Tensor] | None:
     """A forward pass that sees the whole batch, for a layer in training mode that needs one."""
     if not module.training:
         return None
     if isinstance(module, _DropoutNd):
-        return partial(_whole_dropout, module.forward, world, n)
+        return partial(_whole_dropout, module.forward, part)
     if isinstance(module, _BatchNorm) and sync:
         return partial(whole_batch_norm, module, world=world)
     return None
 
 
-def _whole_dropout(forward: Callable[[Tensor], Tensor], world: World, n: int, x: Tensor) -> Tensor:
-    """Dropout of a batch of `n` of which x are this process's rows; the generator is the same."""
+def _whole_dropout(forward: Callable[[Tensor], Tensor], part: Batch, x: Tensor) -> Tensor:
+    """Dropout of the whole batch, of which x are the part's rows; the generator is the same."""
     layout = torch.channels_last if _is_channels_last(x) else torch.contiguous_format
-    whole = torch.zeros((n, *x.shape[1:]), dtype=x.dtype, device=x.device)
+    whole = torch.zeros((part.n, *x.shape[1:]), dtype=x.dtype, device=x.device)
     whole = whole.contiguous(memory_format=layout)
-    whole[world.rank :: world.size] = x
-    return world.mine(forward(whole))
+    places = part.places.to(x.device)
+    whole[places] = x
+    return forward(whole)[places]
 
 
 def _is_channels_last(x: Tensor) -> bool:
@@ -96,5 +110,5 @@ def _is_channels_last(x: Tensor) -> bool:
 def average_buffers(model: nn.Module, world: World) -> None:
     """The mean over the processes of each running statistic, all in one message."""
     statistics = [b for b in model.buffers() if b.is_floating_point()]
-    for buffer, mean in zip(statistics, world.averaged(statistics), strict=True):
+    for buffer, mean in zip(statistics, world.averaged(lambda: statistics), strict=True):
         buffer.copy_(mean)

@@ -35,19 +35,20 @@ def validate(
     budget: PGD,
     seed: int,
     world: World = ALONE,
+    at_once: int = BATCH,
 ) -> Validation:
     """Clean accuracy, and accuracy under a margin attack, which no scale of the logits weakens.
 
     attacked: a faster equivalent, say; the verdict is the model's own all the same
     budget: an attack with the eps and norm to defend against; N-FGSM trains beyond its own
     world: each of its processes attacks its share; what all count, and decide by, is the same
+    at_once: images that training has memory for
     """
     attack = PGD(eps=budget.eps, norm=budget.norm, steps=STEPS, loss="margin")
     single = replace(attack, steps=1, loss="ce", start="zero", step_size=float(budget.eps))
     right = {"clean": 0, "single": 0, "robust": 0}
     mine = world.mine(torch.arange(len(images)))
-    for start in range(0, len(mine), BATCH):
-        places = mine[start : start + BATCH]
+    for places in torch.split(mine, min(at_once, BATCH)):
         x, y = images.floats(places)
         source = PerExample(derive(seed, "validation"), places)
         with evaluating(model), torch.no_grad():
