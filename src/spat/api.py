@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from spat import catalog
 from spat.attacks._base import Attack
-from spat.config import Training
+from spat.config import AUTO, Training
 from spat.contracts import check_images, check_labels, check_module
 from spat.datasets import Images, Splits, carve
 from spat.defences._base import Defence
@@ -25,6 +25,7 @@ from spat.resolve import find_device, require_head
 from spat.training.batches import alone
 from spat.training.engine import Engine, sgd
 from spat.training.loop import Trainer
+from spat.training.room import sized
 from spat.training.state import State
 
 __all__ = ["Trained", "attack", "data", "defence", "evaluate", "model", "step", "train", "transfer"]
@@ -91,6 +92,11 @@ def train(
     kept, held = images, None
     if options.validation > 0:
         kept, held = carve(images, options.validation, seed)
+    events: list[Event] = []
+    if options.batch_size == AUTO:
+        options, note = sized(options, model, chosen, kept, find_device(device))
+        events.append(Event("note", {"text": note}))
+        sink(events[0])
     trainer = Trainer(
         model,
         kept,
@@ -102,7 +108,6 @@ def train(
         augment=augment,
         folder=None if out is None else Path(out),
     )
-    events: list[Event] = []
     for event in trainer.run():
         events.append(event)
         sink(event)

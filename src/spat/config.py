@@ -43,6 +43,7 @@ _AT_LEAST = {
 }
 Flat = Mapping[str, Any]
 Norm = Literal["linf", "l2"]
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Training:
     """How a model is trained, whatever the defence.
 
     epochs: passes over the training set
-    batch_size: images an update
+    batch_size: images an update; auto: what memory has room for, within reason
     micro_batch: images that go through the model at once, all that BatchNorm sees; none: all
     lr: learning rate at its peak
     momentum: of SGD
@@ -87,7 +88,7 @@ class Training:
     """
 
     epochs: int = 100
-    batch_size: int = 128
+    batch_size: int | Literal["auto"] = 128
     micro_batch: int | None = None
     lr: float = 0.1
     momentum: float = 0.9
@@ -117,7 +118,7 @@ class Training:
     def __post_init__(self) -> None:
         for name, least in _AT_LEAST.items():
             value = getattr(self, name)
-            if value is not None and not value >= least:
+            if isinstance(value, int | float) and not value >= least:
                 raise UserError(f"{name} must be {least} or more, got {value:g}.")
         self._check_sizes()
         if not self.lr > 0:
@@ -154,8 +155,23 @@ class Training:
                 f"got {len(self.levels)}."
             )
 
+    @property
+    def size(self) -> int:
+        """Images an update, once auto is a number."""
+        assert isinstance(self.batch_size, int)
+        return self.batch_size
+
     def _check_sizes(self) -> None:
-        if self.micro_batch is not None and self.micro_batch > self.batch_size:
+        if isinstance(self.batch_size, str) and self.batch_size != AUTO:
+            raise UserError(f"batch_size must be a whole number or auto, got {self.batch_size!r}.")
+        if self.micro_batch is None:
+            return
+        if isinstance(self.batch_size, str):
+            raise UserError(
+                f"micro_batch {self.micro_batch} already bounds the memory of a step: give "
+                "batch_size a number instead of auto."
+            )
+        if self.micro_batch > self.batch_size:
             raise UserError(
                 f"micro_batch must be at most batch_size ({self.batch_size}), "
                 f"got {self.micro_batch}."

@@ -77,7 +77,8 @@ def _to_str(value: Any) -> Any:
 
 def _describe(option: Any) -> str:
     if typing.get_origin(option) is Literal:
-        return "one of " + ", ".join(typing.get_args(option))
+        words = typing.get_args(option)
+        return "one of " * (len(words) > 1) + ", ".join(words)
     if typing.get_origin(option) is tuple:
         return f"a list, each {_describe(typing.get_args(option)[0])}"
     names = {

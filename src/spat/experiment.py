@@ -12,22 +12,18 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from torch import nn
-
 from spat import config
 from spat.assessment import Finished, already, assess, ending, fan_out
 from spat.config import Experiment
 from spat.errors import UserError
 from spat.folder import claimed
-from spat.models import build_model, check_classifies
+from spat.forecast import build, with_batch_size
 from spat.records import Event
-from spat.resolve import Plan, require_head, resolve_together
+from spat.resolve import Plan, resolve_together
 from spat.results import write_json
 from spat.training.loop import Trainer
 from spat.training.sinks import JsonLines, Sink, TensorBoard
 from spat.world import ALONE, World
-
-ASKED = 4  # images on which a model answers before it is trained
 
 
 def run(
@@ -45,6 +41,7 @@ def run(
     world: the processes that train together; the first alone has the folder and tells the sinks
     """
     plan, world = resolve_together(given, world)
+    plan = with_batch_size(plan, world)
     trainer = make_trainer(plan, folder, world)
     told = list(sinks)
     with ExitStack() as held:
@@ -69,6 +66,8 @@ def _train_and_measure(
     plan: Plan, trainer: Trainer, folder: Path, tell: Sink, stop: Callable[[], bool]
 ) -> Finished:
     tell(_started(plan, trainer))
+    for text in plan.notes:
+        tell(Event("note", {"text": text}))
     for event in trainer.run(stop):
         tell(event)
     if trainer.counters.step < trainer.total:
@@ -94,7 +93,7 @@ def load_run(folder: Path) -> Experiment:
 
 def make_trainer(plan: Plan, folder: Path | None, world: World = ALONE) -> Trainer:
     return Trainer(
-        world.agreed(lambda: _made_model(plan)),
+        world.agreed(lambda: build(plan)),
         plan.splits.train,
         plan.splits.validation,
         plan.defence,
@@ -106,14 +105,6 @@ def make_trainer(plan: Plan, folder: Path | None, world: World = ALONE) -> Train
         describe={"settings": plan.flat, "classes": list(plan.splits.train.names)},
         world=world,
     )
-
-
-def _made_model(plan: Plan) -> nn.Module:
-    settings = plan.experiment.model
-    model = build_model(settings.name, seed=plan.experiment.seed, **settings.settings)
-    require_head(model, plan.defence, plan.experiment.defence.name)
-    check_classifies(model, plan.splits.train[:ASKED].floats()[0], plan.splits.train.classes)
-    return model
 
 
 def next_free(folder: Path) -> Path:

@@ -27,13 +27,17 @@ FINGERPRINTED = 1000  # images that several processes compare before they train 
 
 @dataclass(frozen=True)
 class Plan:
-    """An experiment with nothing left open: its parts built, its settings flat."""
+    """An experiment with nothing left open: its parts built, its settings flat.
+
+    notes: what was chosen on the way that a user should hear of
+    """
 
     experiment: Experiment
     splits: Splits
     defence: Defence
     device: torch.device
     flat: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def eps(self) -> float:

@@ -30,7 +30,7 @@ LEVELS = [
     {"doubts"},
     {"reporting"},
     {"resolve", "cards"},
-    {"assessment"},
+    {"assessment", "forecast"},
     {"experiment"},
     {"recipes", "loading", "api"},
     {"cli"},

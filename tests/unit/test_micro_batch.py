@@ -169,6 +169,12 @@ def test_a_run_in_parts_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
         ({"micro_batch": 0}, "micro_batch must be 1 or more, got 0."),
         ({"micro_batch": -4}, "micro_batch must be 1 or more, got -4."),
         ({"micro_batch": 65}, "micro_batch must be at most batch_size (64), got 65."),
+        ({"batch_size": "atuo"}, "batch_size must be a whole number or auto, got 'atuo'."),
+        (
+            {"batch_size": "auto", "micro_batch": 8},
+            "micro_batch 8 already bounds the memory of a step: give batch_size a number instead "
+            "of auto.",
+        ),
     ],
 )
 def test_sizes_that_cannot_be(given: dict[str, Any], text: str) -> None:

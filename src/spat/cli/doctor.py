@@ -1,19 +1,38 @@
-"""Say what this machine offers: cores, precision, GPUs, data found."""
+"""Say what this machine offers, and what a training run would need of it.
+
+  spat doctor
+  spat doctor --model resnet18 --data cifar10 --defence spat --batch-size 64
+
+With settings, as of `spat train`: which copy of the model is attacked and why, precision, and the
+memory of a step and the time of an epoch, predicted from a few steps on made-up images.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from spat.cli._flags import parser
+from spat import config
+from spat.cli._flags import parser, settings_from
 
 
 def run(arguments: Sequence[str]) -> int:
-    parser("doctor", __doc__ or "").parse_args(arguments)
-    for name, value in report().items():
-        print(f"{name:12} {value}")
+    _, flags = parser("doctor", __doc__ or "").parse_known_args(arguments)
+    flat = settings_from(flags)
+    for name, value in _forecast(flat) if flat else report().items():
+        print(f"{name:12} {value}", flush=True)
     return 0
+
+
+def _forecast(flat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    from spat.forecast import forecast, with_batch_size
+    from spat.resolve import resolve
+
+    plan = with_batch_size(resolve(config.experiment(flat)))
+    yield from (("note", text) for text in plan.notes)
+    yield from forecast(plan)
 
 
 def report() -> dict[str, str]:

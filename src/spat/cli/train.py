@@ -73,10 +73,13 @@ def _resume(folder: Path, flat: dict[str, object], tensorboard: bool, world: Wor
 
 
 def _dry_run(flat: dict[str, object]) -> int:
+    from spat.forecast import with_batch_size
     from spat.resolve import resolve
 
-    plan = resolve(config.experiment(flat))
+    plan = with_batch_size(resolve(config.experiment(flat)))
     for name in sorted(plan.flat):
         print(f"{name} = {show(plan.flat[name])}")
+    for note in plan.notes:
+        print(f"# {note}")
     print(f"# hash {config.digest(plan.flat)}")
     return 0

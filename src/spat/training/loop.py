@@ -62,7 +62,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self.model.to(self.device)
         self.train = self.train.to(self.device)
-        self.batches = math.ceil(len(self.train) / self.settings.batch_size)
+        self.batches = math.ceil(len(self.train) / self.settings.size)
         self._refuse_empty_shares()
         self.per_epoch = self.batches * self.defence.replays
         self.total = self.per_epoch * self.settings.epochs
@@ -161,7 +161,7 @@ class Trainer:
                 f"the first {self.defence.warmup_epochs} epochs train a plainer loss, and this run "
                 f"ends after {self.settings.epochs}: shorten the defence's warm-up."
             )
-        size, most = self.settings.batch_size, self.settings.micro_batch
+        size, most = self.settings.size, self.settings.micro_batch
         if most is not None and most < size and normalises_batches(self.model):
             yield (
                 f"BatchNorm sees parts of at most {most} images, not the whole batch of {size}: "
@@ -326,7 +326,7 @@ class Trainer:
         chosen = self.validation[: self.settings.validation_images].to(self.device)
         with self._judged_model() as model:
             attacked = self.engine.attacked()
-            at_once = self.settings.micro_batch or self.settings.batch_size
+            at_once = self.settings.micro_batch or self.settings.size
             budget = self.defence.attack
             return validate(model, attacked, chosen, budget, self.seed, self.world, at_once)
 
