@@ -33,6 +33,7 @@ comparison: $(READY)
 bench: .bench/.ready
 	.bench/bin/python benchmarks/step.py
 	.bench/bin/python benchmarks/peers.py
+	.bench/bin/python benchmarks/autoattack.py
 
 clean:
 	rm -rf .venv .bench runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

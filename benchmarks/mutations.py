@@ -32,6 +32,7 @@ PROJECTIONS = "tests/property/test_projections.py"
 TESTS: dict[str, list[list[str]]] = {
     "pgd": [
         ["tests/unit/test_pgd.py", PROJECTIONS],
+        ["tests/unit/test_blocks.py"],
         [CONTRACT, "-k", "(pgd or fgsm) and not apgd"],
     ],
     "apgd": [["tests/unit/test_apgd.py", PROJECTIONS], [CONTRACT, PARITY, "-k", "apgd"]],

@@ -29,10 +29,19 @@ from spat.attacks.apgd_t import ApgdT
 from spat.attacks.fab import FAB
 from spat.attacks.fab_t import FabT
 from spat.attacks.square import Square
+from spat.evaluation._official import Official
+from spat.evaluation._part import FEWEST, Task
+from spat.evaluation._room import Room
+from spat.evaluation._subject import Subject
+from spat.evaluation._tally import Tally
+from spat.fast import split
 from spat.modes import borrowed
+from spat.rng import PerExample
 
 SEED, QUERIES, CLASSES, SHAPE = 3, 200, 5, (3, 10, 10)
-EPS = {"linf": (6 / 255, 9 / 255), "l2": (0.3,)}
+EPS = {"linf": (6 / 255, 9 / 255), "l2": (0.3, 0.5)}
+LINF = [("linf", strength, n) for strength in (0, 1) for n in (20, 12)]  # which of EPS; images
+CASES = [*LINF, ("l2", 0, 20), ("l2", 1, 12)]
 NAMES = ("perceptron", "convolutional", "normalised")
 Models = Mapping[str, nn.Module]
 Images = tuple[Tensor, Tensor]
@@ -156,13 +165,17 @@ def test_each_attack_leaves_the_same_examples_robust(
     assert torch.equal(mine.robust, expected)
 
 
+@pytest.mark.parametrize(("strength", "batch_size"), [(0, 12), (1, 20)])
 @pytest.mark.parametrize("attack", SINGLE)
 @pytest.mark.parametrize("name", NAMES)
-def test_each_attack_in_l2(attack: str, name: str, models: Models, images: Images) -> None:
-    model, eps = models[name], EPS["l2"][0]
-    expected = official_robust(model, images, eps=eps, norm="l2", batch_size=12, attacks=[attack])
-    search = SINGLE[attack](eps=eps, norm="l2")
-    mine = run_exact({attack: search}, model, *images, batch_size=12, seed=SEED)
+def test_each_attack_in_l2(
+    attack: str, name: str, strength: int, batch_size: int, models: Models, images: Images
+) -> None:
+    model, eps = models[name], EPS["l2"][strength]
+    given = {"eps": eps, "norm": "l2"}
+    expected = official_robust(model, images, **given, batch_size=batch_size, attacks=[attack])
+    attacks = {attack: SINGLE[attack](**given)}
+    mine = run_exact(attacks, model, *images, batch_size=batch_size, seed=SEED)
     assert torch.equal(mine.robust, expected)
 
 
@@ -179,6 +192,37 @@ def test_standard_gives_the_same_verdicts(
     )
     assert torch.equal(mine.robust, expected)
     assert 0 < int(expected.sum()) < len(expected)  # else the comparison would say little
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_standard_in_l2(name: str, models: Models, images: Images) -> None:
+    given = {"eps": EPS["l2"][0], "norm": "l2", "batch_size": 20, "queries": QUERIES}
+    expected = official_robust(models[name], images, **given)
+    mine = standard_exact(models[name], *images, seed=SEED, **given)
+    assert torch.equal(mine.robust, expected)
+    assert 0 < int(expected.sum()) < len(expected)
+
+
+@pytest.mark.parametrize("attack", ["apgd-ce", "apgd-t", "fab-t", "square"])
+def test_lanes_give_the_same_verdicts(attack: str, models: Models) -> None:
+    """As an evaluation runs a stage: the graph of the model, in parts on two threads."""
+    model, (x, y), device = models["convolutional"], noisy(64, CLASSES, 9), torch.device("cpu")
+    expected = official_robust(
+        model, (x, y), eps=5 / 255, norm="linf", batch_size=64, attacks=[attack]
+    )
+    torch.set_num_threads(2)
+    try:
+        with borrowed(model, device):
+            subject = Subject(model, device, Room(64))
+            examples = subject.examples(x, y, torch.arange(64))
+            tally, source = Tally.before(examples), PerExample(0, examples.ids)
+            task = Task(SINGLE[attack](eps=5 / 255), 0, subject, examples, tally, source)
+            assert split(subject.copy, 64, device, smallest=FEWEST).workers == 2
+            Official(task, SEED).run(lambda share: None)
+    finally:
+        torch.set_num_threads(1)
+    assert torch.equal(tally.todo & ~tally.broken, expected)
+    assert 2 * FEWEST < int(expected.sum()) < int(tally.todo.sum())
 
 
 @pytest.mark.slow
@@ -223,13 +267,14 @@ def unshrunk(search: Search, model: nn.Module, images: Images, round: int = 0) -
     return state
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize(("norm", "strength", "n"), CASES)
 @pytest.mark.parametrize("loss", ["ce", "dlr"])
 @pytest.mark.parametrize("name", NAMES)
 def test_apgd_reaches_the_same_losses(
-    name: str, loss: str, norm: str, models: Models, images: Images
+    name: str, loss: str, norm: str, strength: int, n: int, models: Models, images: Images
 ) -> None:
-    eps, kind = EPS[norm][0], {"linf": "Linf", "l2": "L2"}[norm]
+    eps, kind = EPS[norm][strength], {"linf": "Linf", "l2": "L2"}[norm]
+    images = (images[0][:n], images[1][:n])
     with official():
         oracle = APGDAttack(models[name], norm=kind, eps=eps, loss=loss, device="cpu")
         oracle.init_hyperparam(images[0])
@@ -243,13 +288,14 @@ def test_apgd_reaches_the_same_losses(
     torch.testing.assert_close(mine.x_found[mine.broken], x_found[mine.broken], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize(("norm", "strength", "n"), CASES)
 @pytest.mark.parametrize("target", [0, 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_targeted_apgd_reaches_the_same_losses(
-    name: str, target: int, norm: str, models: Models, images: Images
+    name: str, target: int, norm: str, strength: int, n: int, models: Models, images: Images
 ) -> None:
-    eps, kind, model = EPS[norm][0], {"linf": "Linf", "l2": "L2"}[norm], models[name]
+    eps, kind, model = EPS[norm][strength], {"linf": "Linf", "l2": "L2"}[norm], models[name]
+    images = (images[0][:n], images[1][:n])
     with official():
         oracle = APGDAttack_targeted(model, norm=kind, eps=eps, device="cpu")
         oracle.init_hyperparam(images[0])
@@ -278,11 +324,15 @@ def in_float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize("n", [20, 12])
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 @pytest.mark.parametrize("name", NAMES)
-def test_targeted_fab_comes_as_near(name: str, norm: str, models: Models, images: Images) -> None:
+def test_targeted_fab_comes_as_near(
+    name: str, norm: str, n: int, models: Models, images: Images
+) -> None:
+    """Whatever eps is: it decides nothing before the distance is compared with it."""
     model, kind = copy.deepcopy(models[name]).double(), {"linf": "Linf", "l2": "L2"}[norm]
-    x, y = images[0].double(), images[1]
+    x, y = images[0][:n].double(), images[1][:n]
     with torch.no_grad():
         right = y == model(x).argmax(1)
     x, y = x[right], y[right]
@@ -296,18 +346,26 @@ def test_targeted_fab_comes_as_near(name: str, norm: str, models: Models, images
     torch.testing.assert_close(mine.distance, distance, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize(("norm", "strength", "n"), CASES)
 @pytest.mark.parametrize("name", NAMES)
-def test_square_asks_the_same_queries(name: str, models: Models, images: Images) -> None:
-    eps, asked = EPS["linf"][0], 150
+def test_square_asks_the_same_queries(
+    name: str, norm: str, strength: int, n: int, models: Models, images: Images
+) -> None:
+    eps, asked, kind = EPS[norm][strength], 150, {"linf": "Linf", "l2": "L2"}[norm]
+    images = (images[0][:n], images[1][:n])
     with official():
         oracle = SquareAttack(
-            models[name], norm="Linf", eps=eps, n_queries=asked, resc_schedule=False, device="cpu"
+            models[name], norm=kind, eps=eps, n_queries=asked, resc_schedule=False, device="cpu"
         )
         oracle.init_hyperparam(images[0])
         torch.manual_seed(SEED)
         _, x_best = oracle.attack_single_run(*images)
-    mine = unshrunk(Square(eps=eps, queries=asked, official=True), models[name], images)
-    assert torch.equal(mine.best, x_best)
+        margin, _ = oracle.margin_and_loss(x_best, images[1])
+    search = Square(eps=eps, norm=norm, queries=asked, official=True)
+    mine = unshrunk(search, models[name], images)
+    torch.testing.assert_close(mine.score, -margin, rtol=1e-5, atol=1e-5)
+    if norm == "linf":  # in L2 lengths are summed in another order
+        assert torch.equal(mine.best, x_best)
 
 
 def test_the_global_generator_is_not_touched(models: Models, images: Images) -> None:

@@ -78,6 +78,18 @@ def test_breaks_a_linear_model_exactly_when_it_can_be(attack: type[Search], fact
     assert bool((broken == (factor > 1)).all())
 
 
+@pytest.mark.parametrize("attack", APGDS)
+def test_a_row_leaves_with_the_step_that_broke_it(attack: type[Search]) -> None:
+    model, rng = linear(4), torch.Generator().manual_seed(5)
+    x = 0.45 + 0.1 * torch.rand(8, 3, 2, 2, generator=rng)
+    search, y = attack(eps=0.3), model(x).argmax(1)
+    with torch.no_grad():
+        batch = search.batch(model, x, y, rng)
+    found = search.search(model, batch)
+    assert bool(found.broken.all())
+    assert 0 < int(found.step.max()) < 5  # the first step crosses the ball
+
+
 class Bent(nn.Module):
     """A random network with smooth, curved boundaries close to any image."""
 

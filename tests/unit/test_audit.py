@@ -67,3 +67,17 @@ def test_an_honest_model_is_not_flagged(
     assert [one.doubt for one in found.findings] == QUICK
     assert found.clean > 48
     assert (found.held < 24) == (name in ("undefended", "residual"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*HONEST, "sign", "detached"])
+def test_all_doubts_together(
+    name: str, honest: dict[str, nn.Module], images: tuple[Tensor, Tensor]
+) -> None:
+    """With the costly ones, of which masked gradients give Square something to find."""
+    model = honest[name] if name in HONEST else planted.broken(honest)[name]
+    found = audited(model, images, catalog.names("doubt"))
+    if name in HONEST:
+        assert [one.flag for one in found.flagged] == []
+    else:
+        assert {"gradient", "square"} <= {one.doubt for one in found.flagged}

@@ -201,7 +201,8 @@ def test_few_classes(attack: type[BoundarySearch], classes: int) -> None:
     x, y = correct(model)
     assert attack(eps=0.3, steps=5)(model, x, y).shape == x.shape
     assert FabT().rounds(classes) == classes - 1
-    assert FabT().remark(classes) == f"{classes} classes: {classes - 1} targets instead of 9."
+    targets = {2: "1 target", 3: "2 targets"}[classes]
+    assert FabT().remark(classes) == f"{classes} classes: {targets} instead of 9."
     assert FabT().remark(10) == ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
@@ -71,6 +72,14 @@ class State:
         for name in self._rows():
             value = getattr(self, name)
             setattr(self, name, value[rows.to(value.device)])
+
+    def divided(self, parts: int) -> list[Self]:
+        """The same rows in so many states, as equal as can be."""
+        everyone = torch.arange(len(self))
+        states = [copy.copy(self) for _ in range(parts)]
+        for k, state in enumerate(states):
+            state.keep(everyone[k::parts])
+        return states
 
     def append(self, other: Self) -> None:
         """The rows of another state of the same attack come after these."""

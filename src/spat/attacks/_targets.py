@@ -30,7 +30,8 @@ def fewer_targets(targets: int, classes: int) -> str:
     """Said when a model has fewer other classes than the attack would aim at; else empty."""
     if classes > targets:
         return ""
-    return f"{classes} classes: {classes - 1} targets instead of {targets}."
+    left = "1 target" if classes == 2 else f"{classes - 1} targets"
+    return f"{classes} classes: {left} instead of {targets}."
 
 
 def _at(z: Tensor, c: Tensor) -> Tensor:

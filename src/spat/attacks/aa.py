@@ -52,8 +52,10 @@ class AA(Attack):
 
     def remark(self, classes: int) -> str:
         """What a report must say of it on a model of so many classes; else empty."""
-        remarks = (part.remark(classes) for part in self.stages().values())
-        return " ".join(dict.fromkeys(filter(None, remarks)))
+        remarks = list(dict.fromkeys(part.remark(classes) for part in self.stages().values()))
+        return " ".join(
+            one for one in remarks if not any(one in rest for rest in remarks if rest != one)
+        )
 
     def perturb(self, model: nn.Module, x: Tensor, y: Tensor, source: random.Source) -> Tensor:
         x_adv, left = x.clone(), torch.arange(len(x), device=x.device)

@@ -49,6 +49,9 @@ class SquareState(State):
     def score(self) -> Tensor:
         return -self.margin
 
+    def divided(self, parts: int) -> list[Self]:
+        return super().divided(1 if len(self.generator) else parts)
+
     def append(self, other: Self) -> None:
         if len(self.generator) or len(self.table) or self.seed != other.seed:
             raise ValueError("only rows with squares of their own, of one seed, can be joined.")

@@ -62,7 +62,7 @@ class Batches:
 
     def _claimed(self, x_adv: Tensor, y: Tensor) -> Tensor:
         """bool [k] on the CPU: what the attacked copy misclassifies."""
-        if self.net is self.task.subject.model or not len(y):
+        if self.is_again or not self.task.subject.is_hastened or not len(y):
             return torch.zeros(len(y), dtype=torch.bool)
         with torch.no_grad():
             z: Tensor = self.net(x_adv)

@@ -61,7 +61,7 @@ class Official:
 
     def _attack(self, at: Tensor, pause: Pause) -> None:
         task, batch = self.task, self._batch(at)
-        self.chunk = Chunk(self.attack, task.subject.model, batch)
+        self.chunk = Chunk(self.attack, task.subject.copy, batch)
         if self.begun:
             self.chunk.restore(self.begun)
             self.begun = {}

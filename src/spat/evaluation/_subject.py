@@ -12,7 +12,7 @@ from spat.contracts import check_labels, check_logits, check_not_probabilities
 from spat.errors import UserError
 from spat.evaluation._room import Room
 from spat.evaluation.counted import Counted
-from spat.fast import surrogate
+from spat.fast import rowwise, surrogate
 from spat.modes import full_float32
 from spat.threat import threat
 
@@ -45,13 +45,19 @@ class Subject:
 
     def __init__(self, model: nn.Module, device: torch.device, room: Room) -> None:
         self.device, self.room = device, room
-        self.model = self.copy = Counted(model)
+        self.model = Counted(model)
+        self.is_hastened = False
         self.notes: tuple[str, ...] = ()
+
+    @cached_property
+    def copy(self) -> Counted:
+        """What is attacked in the model's place: without a fast copy, its own operations."""
+        return Counted(rowwise(self.model.model))
 
     def hasten(self, x: Tensor) -> None:
         """Have a fast copy attacked in the model's place; x: some images to compare them on."""
         copy = surrogate(self.model.model, example=x[:CHECKED].to(self.device))
-        self.copy = Counted(copy)
+        self.copy, self.is_hastened = Counted(copy), True
         kind = f"attacked in place of the model: {copy.notes[0]}"
         self.notes = (f"{kind.removesuffix('.')}; the model itself confirmed each break.",)
         if not copy.separable:

@@ -1,16 +1,21 @@
 """The fast way to many gradients: an evaluation copy of a model, and blocks of a batch."""
 
-from spat.fast._blocks import Split, run_blocks, split
+from spat.fast._blocks import Crew, Split, crew, one_by_one, run_blocks, split
 from spat.fast._compiled import Compile
 from spat.fast._hardware import has_fast_bfloat16
+from spat.fast.rowwise import rowwise
 from spat.fast.surrogate import Precision, Surrogate, surrogate, uses_bfloat16
 
 __all__ = [
     "Compile",
+    "Crew",
     "Precision",
     "Split",
     "Surrogate",
+    "crew",
     "has_fast_bfloat16",
+    "one_by_one",
+    "rowwise",
     "run_blocks",
     "split",
     "surrogate",

@@ -8,16 +8,23 @@ slowest. Every worker's operations then run on its share of the threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 SMALLEST = 32  # examples of a block; below, calling an operation costs as much as computing it
 MOST = 4  # workers: Python runs one of them at a time
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Crew(Protocol):
+    def __call__(self, fn: Callable[[T], R], items: Sequence[T], /) -> list[R]: ...
 
 
 @dataclass(frozen=True)
@@ -29,15 +36,16 @@ class Split:
     threads: int = 1
 
 
-def split(model: nn.Module, n: int, device: torch.device) -> Split:
+def split(model: nn.Module, n: int, device: torch.device, *, smallest: int = SMALLEST) -> Split:
     """How to attack n examples: on a CPU in equal blocks, one a worker; elsewhere all at once.
 
     Only a model that says of itself that it is `separable` can be given a part of a batch.
+    smallest: examples that are worth a block
     """
     if not getattr(model, "separable", False):
         return Split(n)
     threads = torch.get_num_threads()
-    workers = min(threads, n // SMALLEST, MOST) if device.type == "cpu" else 1
+    workers = min(threads, n // smallest, MOST) if device.type == "cpu" else 1
     workers = max(workers, 1)
     return Split(math.ceil(n / workers), workers, threads // workers)
 
@@ -51,13 +59,38 @@ def run_blocks(fn: Callable[[slice], Tensor], n: int, by: Split) -> Tensor:
     if by.block >= n:
         return fn(slice(0, n))
     blocks = [slice(start, start + by.block) for start in range(0, n, by.block)]
+    with crew(by) as together:
+        return torch.cat(together(fn, blocks))
+
+
+@contextmanager
+def crew(by: Split) -> Iterator[Crew]:
+    """A `map` whose calls run side by side; an exception is raised once all of them have ended.
+
+    The workers see the caller's gradient mode and use `by.threads` threads an operation. A call
+    that is alone is the caller's own, with all threads.
+    """
+    if by.workers == 1:
+        yield one_by_one
+        return
     with _workers(by) as pool:
-        return torch.cat(list(pool.map(fn, blocks)))
+
+        def together(fn: Callable[[T], R], items: Sequence[T]) -> list[R]:
+            if len(items) == 1:
+                return one_by_one(fn, items)
+            futures = [pool.submit(fn, item) for item in items]
+            wait(futures)
+            return [future.result() for future in futures]
+
+        yield together
+
+
+def one_by_one(fn: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    return [fn(item) for item in items]
 
 
 @contextmanager
 def _workers(by: Split) -> Iterator[ThreadPoolExecutor]:
-    """Threads that see the caller's gradient mode and use `by.threads` threads an operation."""
     threads, grad = torch.get_num_threads(), torch.is_grad_enabled()
 
     def prepare() -> None:
