@@ -18,7 +18,7 @@ from spat import config, tensorfile
 from spat.cards import Evidence
 from spat.contracts import check_not_probabilities
 from spat.doubts import flags
-from spat.evaluation import Keep, Planned, attack_by_name, evaluate, plan_attacks
+from spat.evaluation import Keep, Planned, attack_by_name, evaluate_together, plan_attacks
 from spat.models import answer, head_scale
 from spat.records import Event, Outcomes, Record, Scalar
 from spat.reporting.page import page
@@ -27,6 +27,7 @@ from spat.resolve import Plan, gpu_name
 from spat.results import load, measured, provenance, read_json, write_json, write_text
 from spat.rng import PerExample
 from spat.training.sinks import Sink, read_events
+from spat.world import ALONE, World
 
 BATCH = 250  # images an attack sees at a time
 PICTURES = 8  # in the page: half of them broken, half of them held, where there are so many
@@ -58,18 +59,21 @@ def assess(
     *,
     trained: float | None = None,
     evidence: Evidence | None = None,
+    world: World = ALONE,
 ) -> Finished:
     """Evaluate a model as the plan says; leave outcomes, page and record in the folder, if any.
 
     There it can be stopped at any moment, and goes on where it was when it is called again; the
     record, which is written last, tells that nothing is left to do.
     evidence: listens, and writes a card or the adversarial images where that was asked for
+    world: the processes that share the images; the first of them writes
     """
     given, begun = plan.experiment, time.perf_counter()
     x, y = plan.splits.test[: given.n].floats()
     album, evidence = Album(), evidence or Evidence()
-    evidence.begin(x, y, [one.label for one in planned_attacks(plan, model)])
-    outcomes = evaluate(
+    labels = [one.label for one in planned_attacks(plan, model)]
+    world.by_first(lambda: evidence.begin(x, y, labels))
+    outcomes = evaluate_together(
         model.to(plan.device),
         x,
         y,
@@ -85,16 +89,26 @@ def assess(
         save_every=given.evaluation.save_every,
         sink=fan_out((tell, evidence.hear)),
         keep=_keep_all(album.keep, evidence.keep),
+        most=CANDIDATES if evidence.images is None else None,
+        world=world,
     )
+    evidence.add(world.gather(evidence.work))
     outcomes = replace(outcomes, how=_how(outcomes.how, len(x), len(plan.splits.test)))
     seconds = {"evaluation": round(time.perf_counter() - begun, 1)}
     if trained is not None:
         seconds["training"] = round(trained, 1)
-    record, names = make_record(plan, outcomes, model, seconds), plan.splits.train.names
-    evidence.finish(record, outcomes, x, y, names)
+
+    def written() -> Record:
+        record, names = make_record(plan, outcomes, model, seconds), plan.splits.train.names
+        evidence.finish(record, outcomes, x, y, names)
+        if folder is not None:
+            _leave(folder, record, outcomes, album.pictures(x, outcomes, names), names)
+        return record
+
+    finished = Finished(folder, world.by_first(written), outcomes)
     if folder is not None:
-        _leave(folder, record, outcomes, album.pictures(x, outcomes, names), names)
-    return Finished(folder, record, outcomes)
+        shutil.rmtree(folder / STATE, ignore_errors=True)
+    return finished
 
 
 def already(folder: Path) -> Finished | None:
@@ -137,7 +151,6 @@ def _leave(
     write_json(folder / OUTCOMES, outcomes.to_json())
     write_text(folder / "report.html", page(record, outcomes, events, pictures, names))
     write_json(folder / RECORD, record.to_json())
-    shutil.rmtree(folder / STATE, ignore_errors=True)
 
 
 def _how(how: Mapping[str, Scalar], offered: int, of: int) -> dict[str, Scalar]:

@@ -72,8 +72,7 @@ def _train_and_measure(
         tell(event)
     if trainer.counters.step < trainer.total:
         return Finished(folder)
-    until = ending(tell, stop)
-    return trainer.world.by_first(lambda: _measure(plan, trainer, folder, until))
+    return _measure(plan, trainer, folder, ending(tell, stop))
 
 
 def load_run(folder: Path) -> Experiment:
@@ -132,10 +131,11 @@ def _started(plan: Plan, trainer: Trainer) -> Event:
 
 def _measure(plan: Plan, trainer: Trainer, folder: Path, tell: Sink) -> Finished:
     """Evaluate the best weights on the test images and write down everything about it."""
-    if done := already(folder):
+    world, trained = trainer.world, trainer.counters.seconds
+    if done := world.by_first(lambda: already(folder)):
         return done
     trainer.model.load_state_dict(trainer.state.best)
     try:
-        return assess(plan, trainer.model.eval(), folder, tell, trained=trainer.counters.seconds)
+        return assess(plan, trainer.model.eval(), folder, tell, trained=trained, world=world)
     except InterruptedError:  # what is trained is kept: resuming goes straight to the evaluation
         return Finished(folder)

@@ -66,23 +66,27 @@ def resolve(given: Experiment) -> Plan:
 
 def resolve_together(given: Experiment, world: World) -> tuple[Plan, World]:
     """The plan of processes that share it, each on a device of its own."""
-    plan = world.agreed(lambda: resolve(given))
+    return together(world.agreed(lambda: resolve(given)), world)
+
+
+def together(plan: Plan, world: World) -> tuple[Plan, World]:
+    """The same for all processes, each on a device of its own."""
     world = world.agreed(lambda: placed(world, plan.device))
-    device = world.device if world.size > 1 else plan.device
     unlike = len(set(world.gather(_fingerprint(plan)))) > 1
     if unlike:
         raise UserError(
-            f"the {world.size} processes differ in their settings or their training images: start "
-            "each with the same words, on the same data."
+            f"the {world.size} processes differ in their settings or their images: start each "
+            "with the same words, on the same data."
         )
-    return replace(plan, device=device), world
+    return replace(plan, device=world.device if world.size > 1 else plan.device), world
 
 
 def _fingerprint(plan: Plan) -> str:
     """Of what must be the same for all processes; of many images some stand for the others."""
-    train = plan.splits.train
-    some = train.x[:: max(1, len(train) // FINGERPRINTED)]
-    return config.digest(plan.flat) + tensorfile.digest({"x": some, "y": train.y})
+    parts = {"train": plan.splits.train, "test": plan.splits.test}
+    some = {name: part.x[:: max(1, len(part) // FINGERPRINTED)] for name, part in parts.items()}
+    labels = {f"{name} labels": part.y for name, part in parts.items()}
+    return config.digest(plan.flat) + tensorfile.digest(some | labels)
 
 
 def require_head(model: nn.Module, defence: Defence, name: str) -> None:

@@ -120,13 +120,20 @@ class World:
         dist.all_gather_object(found, value, group=self.patient)
         return found
 
+    def collected(self, value: T) -> list[T]:
+        """The value of each process for the first one; the others get nothing."""
+        if self.size == 1:
+            return [value]
+        found: list[Any] | None = [None] * self.size if self.first else None
+        dist.gather_object(value, found, group=self.patient)
+        return found or []
+
     def whole(self, mine: Tensor | None) -> Tensor | None:
         """What the processes hold the shares of, for the first one; the others get None."""
         if self.size == 1 or mine is None:
             return mine
-        parts: list[Any] | None = [None] * self.size if self.first else None
-        dist.gather_object(mine.cpu(), parts, group=self.patient)
-        if parts is None:
+        parts = self.collected(mine.cpu())
+        if not parts:
             return None
         rows = mine.new_empty((sum(map(len, parts)), *mine.shape[1:]))
         for rank, part in enumerate(parts):

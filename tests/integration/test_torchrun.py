@@ -187,8 +187,8 @@ def test_a_mistake_of_one_process_ends_all_and_is_told_once(place: Path) -> None
     results = ended(launch(place, ["-m", "spat", *GIVEN, "--out", "r"], elsewhere=there))
     assert [code for code, _, _ in results] == [2, 2]
     assert voices(results) == [
-        "spat: the 2 processes differ in their settings or their training images: start each with "
-        "the same words, on the same data."
+        "spat: the 2 processes differ in their settings or their images: start each with the same "
+        "words, on the same data."
     ]
     assert not (place / "r").exists()
 

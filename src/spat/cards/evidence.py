@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -54,6 +54,13 @@ class Evidence:
             known = ("forwards", "backwards", "seconds")
             attack = event.values["attack"].partition(BETWEEN)[0]
             self.work[attack] = {key: event.values[key] for key in known}
+
+    def add(self, shares: Sequence[Mapping[str, Mapping[str, Any]]]) -> None:
+        """The work of all processes that shared the images, each attack's time the longest."""
+        for attack in self.work:
+            own = [share[attack] for share in shares if attack in share]
+            passes = {key: sum(one[key] for one in own) for key in ("forwards", "backwards")}
+            self.work[attack] = {**passes, "seconds": max(one["seconds"] for one in own)}
 
     def finish(
         self, record: Record, outcomes: Outcomes, x: Tensor, y: Tensor, names: Sequence[str]

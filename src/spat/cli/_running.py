@@ -31,7 +31,7 @@ def run_shown(
     from spat.reporting.table import print_table
     from spat.training.interrupt import interruptible
 
-    with interruptible(ECHO if world.size > 1 else 0.0) as stop, shown(world) as sinks:
+    with interruptible(echo(world)) as stop, shown(world) as sinks:
         finished = run(
             given,
             folder,
@@ -52,6 +52,10 @@ def run_shown(
         print_table(finished.outcomes)
         print(f"report: {folder / 'report.html'}")
     return 0
+
+
+def echo(world: World) -> float:
+    return ECHO if world.size > 1 else 0.0
 
 
 @contextlib.contextmanager

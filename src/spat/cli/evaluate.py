@@ -15,8 +15,13 @@ kill loses more than --save-every. Each setting of the run is a flag too; these 
 from __future__ import annotations
 
 import contextlib
+<<<<<<< HEAD
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+=======
+from collections.abc import Sequence
+from contextlib import ExitStack
+>>>>>>> 0662dc3 (Several processes share the images of an evaluation: the outcomes are, byte for byte, those of one)
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,13 +29,21 @@ from typing import TYPE_CHECKING, Any
 from spat import config
 from spat.cli._flags import Parser, flag_help, parser, settings_from
 from spat.cli._request import Request, saved
+from spat.cli._running import echo, shown
 from spat.errors import UserError
 from spat.folder import claimed
+<<<<<<< HEAD
 from spat.limits import limits
+=======
+from spat.world import World, joined
+>>>>>>> 0662dc3 (Several processes share the images of an evaluation: the outcomes are, byte for byte, those of one)
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from spat.assessment import Finished
     from spat.cards import Evidence
+    from spat.resolve import Plan
 
 OWN = [field.name for field in fields(config.Evaluation)]
 FREE = [config.EVALUATION + name for name in ("within", "budget", "save_every")]
@@ -38,20 +51,25 @@ USUAL = ("attacks", "n", "eps", "norm", "seed", "data", "model", "device")
 
 
 def run(arguments: Sequence[str]) -> int:
+    with joined() as world:
+        return _asked(arguments, world)
+
+
+def _asked(arguments: Sequence[str], world: World) -> int:
     resumes = any(word.partition("=")[0] == "--resume" for word in arguments)
     options, flags = _parser(resumes).parse_known_args(arguments)
     given = {name: value for name, value in vars(options).items() if value is not None}
     if not resumes:
-        return _evaluate(Request(**given, settings=_settings(flags)), resume=False)
+        return _evaluate(Request(**given, settings=_settings(flags)), world, resume=False)
     folder = given.pop("resume")
-    asked = saved(folder)
+    asked = world.by_first(lambda: saved(folder))
     settings = {**asked.settings, **_changes([*map(_flag, given), *flags])}
     if _samples(settings) != _samples(asked.settings):
         raise UserError(
             f"{folder} was begun {'with' if _samples(asked.settings) else 'without'} --within or "
             "--budget, which decides the order of the images; begin anew, with another --out."
         )
-    return _evaluate(replace(asked, settings=settings), resume=True)
+    return _evaluate(replace(asked, settings=settings), world, resume=True)
 
 
 def _parser(resumes: bool) -> Parser:
@@ -105,53 +123,74 @@ def _settings(flags: Sequence[str]) -> dict[str, Any]:
     return {config.EVALUATION + name if name in OWN else name: v for name, v in flat.items()}
 
 
-def _evaluate(asked: Request, *, resume: bool) -> int:
-    evidence = _evidence(asked, resume=resume)
+def _evaluate(asked: Request, world: World, *, resume: bool) -> int:
+    evidence = world.by_first(lambda: _evidence(asked, resume=resume))
 
-    from spat.assessment import already, assess, check, ending
-    from spat.loading import load_target
-    from spat.reporting.live import Live
+    from spat.assessment import already, assess, ending, fan_out
     from spat.training.interrupt import interruptible
 
-    if resume and asked.out is not None and (done := already(asked.out)):
-        return _close(asked, done)
-    plan, model = load_target(asked.target, asked.settings, weights=asked.weights)
-    check(plan, model)
-    with _held(asked, resume=resume), interruptible() as stop, Live() as live:
-        tell = ending(live, lambda: bool(stop))
+    out = asked.out
+    if resume and out is not None and (done := world.by_first(lambda: already(out))):
+        return _close(asked, done, world)
+    plan, model, world = _loaded(asked, world)
+    with ExitStack() as held, interruptible(echo(world)) as stop, shown(world) as sinks:
+        world.by_first(lambda: _hold(asked, held, resume=resume))
+        tell = ending(fan_out(sinks), lambda: bool(stop))
         try:
             with evidence:
-                finished = assess(plan, model, asked.out, tell, evidence=evidence)
+                finished = assess(plan, model, out, tell, evidence=evidence, world=world)
         except InterruptedError:
             finished = None
-    return _stopped(asked, stop.signal) if finished is None else _close(asked, finished)
+        signal = max(world.gather(stop.signal or 0))
+    return _close(asked, finished, world) if finished else _stopped(asked, signal, world)
 
 
-@contextmanager
-def _held(asked: Request, *, resume: bool) -> Iterator[None]:
-    """The folder, if there is one, for as long as the block runs."""
+def _loaded(asked: Request, world: World) -> tuple[Plan, nn.Module, World]:
+    """The model and what is to be done with it, the same for all processes."""
+    from spat.assessment import check
+    from spat.loading import load_target
+    from spat.resolve import together
+
+    plan, model = world.agreed(
+        lambda: load_target(asked.target, asked.settings, weights=asked.weights)
+    )
+    plan, world = together(plan, world)
+    world.agreed(lambda: check(plan, model))
+    return plan, model.to(plan.device), world
+
+
+def _hold(asked: Request, held: ExitStack, *, resume: bool) -> None:
+    """The folder, if there is one, for as long as the evaluation takes."""
     if asked.out is None:
-        yield
         return
+<<<<<<< HEAD
     with claimed(asked.out, resume=resume):
         asked.save()
         yield
+=======
+    held.enter_context(claimed(asked.out, resume=resume))
+    if not resume:
+        asked.save()
+>>>>>>> 0662dc3 (Several processes share the images of an evaluation: the outcomes are, byte for byte, those of one)
 
 
-def _stopped(asked: Request, signal: int | None) -> int:
-    assert signal is not None
+def _stopped(asked: Request, signal: int, world: World) -> int:
+    assert signal
     way = "; nothing was kept: with --out RUN it could go on"
     if asked.out is not None:
         way = f"; go on with: spat evaluate --resume {asked.out}"
-    with contextlib.suppress(OSError):  # the terminal may be what was closed
-        print(f"stopped{way}", flush=True)
+    if world.first:
+        with contextlib.suppress(OSError):  # the terminal may be what was closed
+            print(f"stopped{way}", flush=True)
     return 128 + signal
 
 
-def _close(asked: Request, finished: Finished) -> int:
+def _close(asked: Request, finished: Finished, world: World) -> int:
     from spat.reporting.table import print_table
 
     assert finished.outcomes is not None
+    if not world.first:
+        return 0
     print_table(finished.outcomes)
     if asked.out is not None:
         print(f"report: {asked.out / 'report.html'}")

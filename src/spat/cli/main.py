@@ -19,7 +19,7 @@ from spat.errors import ToldError, UserError, unknown
 
 MISTAKEN = 2
 INTERRUPTED = 130
-SHARED = ("train",)  # what several processes do together
+SHARED = ("evaluate", "train")  # what several processes do together
 
 
 def main(argv: Sequence[str] | None = None) -> int:
