@@ -34,6 +34,7 @@ bench: .bench/.ready
 	.bench/bin/python benchmarks/step.py
 	.bench/bin/python benchmarks/peers.py
 	.bench/bin/python benchmarks/autoattack.py
+	.bench/bin/python benchmarks/processes.py
 
 clean:
 	rm -rf .venv .bench runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

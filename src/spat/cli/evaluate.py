@@ -15,13 +15,8 @@ kill loses more than --save-every. Each setting of the run is a flag too; these 
 from __future__ import annotations
 
 import contextlib
-<<<<<<< HEAD
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-=======
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
->>>>>>> 0662dc3 (Several processes share the images of an evaluation: the outcomes are, byte for byte, those of one)
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,11 +27,8 @@ from spat.cli._request import Request, saved
 from spat.cli._running import echo, shown
 from spat.errors import UserError
 from spat.folder import claimed
-<<<<<<< HEAD
 from spat.limits import limits
-=======
 from spat.world import World, joined
->>>>>>> 0662dc3 (Several processes share the images of an evaluation: the outcomes are, byte for byte, those of one)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -163,15 +155,8 @@ def _hold(asked: Request, held: ExitStack, *, resume: bool) -> None:
     """The folder, if there is one, for as long as the evaluation takes."""
     if asked.out is None:
         return
-<<<<<<< HEAD
-    with claimed(asked.out, resume=resume):
-        asked.save()
-        yield
-=======
     held.enter_context(claimed(asked.out, resume=resume))
-    if not resume:
-        asked.save()
->>>>>>> 0662dc3 (Several processes share the images of an evaluation: the outcomes are, byte for byte, those of one)
+    asked.save()
 
 
 def _stopped(asked: Request, signal: int, world: World) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -48,10 +49,15 @@ def batch_at(
     """One of the `batches` of an epoch. They differ by at most one image: no short one upsets
     BatchNorm, and together they hold every image once.
     """
-    order = torch.randperm(len(images), generator=generator(seed, "order", epoch))
-    index = torch.tensor_split(order, batches)[position]
+    index = torch.tensor_split(_order(len(images), seed, epoch), batches)[position]
     x, y = images.floats(world.mine(index))
     return Batch(x, y, world.mine(torch.arange(len(index))), len(index))
+
+
+@lru_cache(maxsize=1)
+def _order(n: int, seed: int, epoch: int) -> Tensor:
+    """Drawn once an epoch: of a million images it would cost a part of each step."""
+    return torch.randperm(n, generator=generator(seed, "order", epoch))
 
 
 def alone(x: Tensor, y: Tensor) -> Batch:
