@@ -196,14 +196,17 @@ def joined(patience: timedelta = PATIENCE) -> Iterator[World]:
     world = _join(patience)
     try:
         yield world
+        dist.destroy_process_group()
     except UserError as error:
-        raise error if _is_first_to_tell(world, alone=False) else ToldError(str(error)) from None
+        is_mine = _is_first_to_tell(world, alone=False)
+        _leave()
+        raise error if is_mine else ToldError(str(error)) from None
     except RuntimeError as error:
         if not _is_loss(error):
             raise
         kind = UserError if _is_first_to_tell(world, alone=True) else ToldError
+        _leave()
         raise kind(_lost(error)) from None
-    dist.destroy_process_group()
 
 
 def placed(world: World, device: torch.device) -> World:
@@ -239,6 +242,14 @@ def _join(patience: timedelta) -> World:
             f"others at {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')} "
             f"({_first_line(error)}); was each of them started, by torchrun, say?"
         ) from None
+
+
+def _leave() -> None:
+    """After a mistake: a process whose threads still listen to the others may not end in peace.
+    With NCCL it could wait for messages that never come.
+    """
+    if not torch.cuda.is_available():
+        dist.destroy_process_group()
 
 
 def _seen() -> World:

@@ -210,3 +210,54 @@ def in_the_way(path: Path) -> None:
     while not path.is_dir():
         with contextlib.suppress(FileExistsError):
             path.mkdir()
+
+
+@pytest.fixture
+def trained(place: Path) -> Path:
+    assert main([*GIVEN, "--epochs", "1", "--out", "one"]) == 0
+    return place
+
+
+def test_an_evaluation_of_two_has_the_rows_of_one_byte_for_byte(trained: Path) -> None:
+    """Of an odd number of images, and of one alone; what each found is in the file and the card."""
+    asked = ["evaluate", "one", "--attacks", "fgsm,pgd-5,apgd-dlr", "--device", "cpu"]
+    files = ["--card", "two.json", "--save-adversarial", "two.safetensors"]
+    assert main([*asked, "--n", "19", "--out", "of-one"]) == 0
+    results = finish(trained, *asked, "--n", "19", "--out", "of-two", *files)
+    assert [code for code, _, _ in results] == [0, 0], results
+    assert results[1][1:] == ("", "")
+    assert outcomes(Path("of-two")) == outcomes(Path("of-one"))
+    assert {p.name for p in Path("of-two").iterdir()} == {p.name for p in Path("of-one").iterdir()}
+    assert main(["verify", "two.json"]) == 0
+    assert main([*asked, "--n", "1", "--out", "single"]) == 0
+    assert [code for code, _, _ in finish(trained, *asked, "--n", "1", "--out", "alone")] == [0, 0]
+    assert outcomes(Path("alone")) == outcomes(Path("single"))
+
+
+def test_an_evaluation_of_two_stops_and_goes_on(trained: Path) -> None:
+    asked = ["evaluate", "one", "--attacks", "pgd-4000,fgsm", "--device", "cpu", "--eps", "0.001"]
+    running = start(trained, *asked, "--save-every", "0.01s", "--out", "r")
+    state = trained / "r" / "state"
+    while not list(state.rglob("*.safetensors")):
+        assert all(process.poll() is None for process in running)
+        time.sleep(0.005)
+    running[1].send_signal(signal.SIGTERM)
+    results = ended(running)
+    assert [code for code, _, _ in results] == [143, 143], results
+    assert results[0][1] == "stopped; go on with: spat evaluate --resume r\n"
+    assert not (trained / "r" / "record.json").exists()
+    assert list(state.rglob("*.safetensors"))
+    for code, _, errors in finish(trained, "evaluate", "--resume", "r"):
+        assert code == 0, errors
+    assert not state.exists()
+    assert main([*asked, "--out", "of-one"]) == 0
+    assert outcomes(Path("r")) == outcomes(Path("of-one"))
+
+
+def test_sampling_is_for_one_process(trained: Path) -> None:
+    results = finish(trained, "evaluate", "one", "--attacks", "fgsm", "--within", "5pp")
+    assert [code for code, _, _ in results] == [2, 2]
+    assert voices(results) == [
+        "spat: within 5pp samples the images by what is known of all so far, which 2 processes do "
+        "not know: leave it out, or use one process."
+    ]

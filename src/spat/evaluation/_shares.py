@@ -49,7 +49,8 @@ def evaluate_together(
         settings |= {"within": within, "budget": budget, "state": state}
         return evaluate(model, x, y, attacks, sink=sink, keep=keep, **settings)
     _refuse_sampling(world, within, budget)
-    mine, told = world.mine(torch.arange(len(x))), _heeding(sink, world)
+    mine = torch.arange(world.rank, len(x), world.size)
+    told = _heeding(sink, world)
     kept = Kept(mine, len(x) if most is None else most)
     own = None if state is None else state / f"{world.rank}-of-{world.size}"
 
