@@ -6,7 +6,7 @@ READY := .venv/.ready
 # Threads that spin while they wait make everything many times slower on a machine that is shared.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test check format docs comparison bench clean
+.PHONY: demo test check format docs comparison time-to-robust bench clean
 
 demo: $(READY)
 	$(BIN)/spat demo
@@ -29,6 +29,10 @@ docs: $(READY)
 
 comparison: $(READY)
 	$(BIN)/python benchmarks/defences.py
+
+time-to-robust: $(READY)
+	$(BIN)/python benchmarks/time_to_robust.py --seconds
+	$(BIN)/python benchmarks/time_to_robust.py
 
 bench: .bench/.ready
 	.bench/bin/python benchmarks/step.py

@@ -3,6 +3,7 @@
 docs/defences.md      from each defence's docstrings, settings and presets
 docs/reference.md     every component with its settings
 docs/comparison.md    from the Records in results/
+docs/time_to_robust.* from the Records in results/, a table and a figure
 docs/scale.md         from benchmarks/scale.py and what was measured in results/performance/
 """
 
@@ -136,6 +137,14 @@ def _weakest(record: Record, attack: str) -> float:
     return min(m.value for m in record.measured if m.attack.partition(" ")[0] == attack)
 
 
+def time_to_robust() -> str:
+    return importlib.import_module("buying").page(NOTE)
+
+
+def time_to_robust_figure() -> str:
+    return importlib.import_module("buying").figure()
+
+
 def scale() -> str:
     return importlib.import_module("scaling").page(NOTE)
 
@@ -145,6 +154,8 @@ PAGES = {
     "reference.md": reference,
     "comparison.md": comparison,
     "scale.md": scale,
+    "time_to_robust.md": time_to_robust,
+    "time_to_robust.svg": time_to_robust_figure,
 }
 
 

@@ -31,10 +31,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "free": ("free", {"replays": 3}),
     "gairat": ("gairat", {"begin_epoch": 1}),
     "mail": ("mail-at", {"normalise": "batch", "burn_in": 0}),
+    "phases": ("free", {"replays": 3}),
     "unsynced": ("madry", {}),
     "parts-awp": ("awp-trades", {"gamma": 0.01}),
     "parts-gairat": ("gairat", {"begin_epoch": 1}),
 }
+# Images of 4, then of 8 pixels a side, from an epoch within the first 20 steps on.
+PHASES: dict[str, Any] = {"image_scales": (0.5, 1.0), "image_milestones": (2,)}
 # Where KL is climbed from a start close to x, its first gradients are differences of nearly equal
 # numbers: rounding decides some signs, and float32 curves part. Equality is then shown in float64.
 DOUBLE = ("trades", "awp", "parts-awp")
@@ -73,6 +76,7 @@ def trainer(case: str, world: World = ALONE, folder: Path | None = None, **more:
     if case.startswith("parts"):  # of 5 or 4 images, whoever has them
         settings |= {"micro_batch": 6 // world.size}
     settings |= {"sync_batchnorm": case != "unsynced", "exact": case in DOUBLE}
+    settings |= PHASES if case == "phases" else {}
     data = images()
     return (Double if case in DOUBLE else Trainer)(
         model,

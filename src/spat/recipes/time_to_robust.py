@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from spat.config import Experiment, experiment
@@ -9,7 +11,7 @@ from spat.errors import unknown
 
 COMMON: dict[str, Any] = {
     "data": "mnist-mini",
-    "model": "small-cnn",
+    "model": "lenet5",
     "defence": "spat-detached",
     "epochs": 3,
     "batch_size": 64,
@@ -20,21 +22,40 @@ COMMON: dict[str, Any] = {
     "attacks": ("apgd-ce-50", "apgd-t-20"),
     "n": 500,
 }
-RESNET = {"model": "resnet18", "model.width": 0.125, "epochs": 2, "attack_steps": (1, 5, 10)}
-EASY_START = {"eps_ramp": 0.3}
-# Each way by its name: what it changes of the settings above. Free uses each batch `replays` times.
-WAYS: dict[str, dict[str, Any]] = {
-    "full": {"epochs": 5, "schedule": "steps", "milestones": (4, 5)},
-    "one-cycle": {},
-    "fewer-steps": {"attack_steps": (1, 5, 10)},
-    "fewer-steps-eps-ramp": {"attack_steps": (1, 5, 10), **EASY_START},
-    "madry": {"defence": "madry", **EASY_START},
-    "fgsm-rs": {"defence": "fgsm-rs", **EASY_START},
-    "n-fgsm": {"defence": "n-fgsm", **EASY_START},
-    "free": {"defence": "free", "defence.replays": 3, "epochs": 2, **EASY_START},
-    "natural": {"defence": "natural"},
-    "resnet": {**RESNET, **EASY_START},
-    "resnet-resized": {**RESNET, **EASY_START, "image_scales": (0.5, 0.75, 1.0)},
+STEPS = {"attack_steps": (1, 5, 10)}
+EASY = {"eps_ramp": 0.3}
+RESNET = {"model": "resnet18", "model.width": 0.125, "epochs": 1, **STEPS, **EASY}
+
+
+@dataclass(frozen=True)
+class Way:
+    """What a way of training changes of the common settings, and in words."""
+
+    about: str
+    settings: Mapping[str, Any]
+
+
+WAYS = {
+    "full": Way(
+        "SPAT, ten inner steps, five epochs of a stepwise rate",
+        {"epochs": 5, "schedule": "steps", "milestones": (4, 5)},
+    ),
+    "one-cycle": Way("SPAT, one-cycle rate, three epochs", {}),
+    "fewer-steps": Way("the same, with 1, 5 and 10 inner steps in turn", STEPS),
+    "fewer-steps-eps-ramp": Way("the same, and eps grows at first", {**STEPS, **EASY}),
+    "madry": Way("PGD training, ten inner steps, eps grows", {"defence": "madry", **EASY}),
+    "fgsm-rs": Way("FGSM from a random start, eps grows", {"defence": "fgsm-rs", **EASY}),
+    "n-fgsm": Way("FGSM from strong noise, eps grows", {"defence": "n-fgsm", **EASY}),
+    "free": Way(
+        "two epochs, each batch three times, eps grows",
+        {"defence": "free", "defence.replays": 3, "epochs": 2, **EASY},
+    ),
+    "natural": Way("no attack at all", {"defence": "natural"}),
+    "resnet": Way("SPAT, 1, 5 and 10 inner steps, eps grows, one epoch", RESNET),
+    "resnet-resized": Way(
+        "the same on images of 14, 21 and 28 pixels in turn",
+        {**RESNET, "image_scales": (0.5, 0.75, 1.0)},
+    ),
 }
 
 
@@ -45,4 +66,4 @@ def time_to_robust(way: str = "one-cycle") -> Experiment:
     """
     if way not in WAYS:
         raise unknown("way", way, WAYS)
-    return experiment({**COMMON, **WAYS[way]})
+    return experiment({**COMMON, **WAYS[way].settings})

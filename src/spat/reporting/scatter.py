@@ -17,8 +17,10 @@ WIDTH, HEIGHT = 720, 420
 LEFT, RIGHT, TOP, BOTTOM = 56, 150, 46, 48  # names stand to the right of their marks
 LINE = 15  # pixels from one name to the next
 LETTER = 6.7  # about the width of one
+SIZE, AWAY = 8, 13  # half of a mark with a little air; from a mark to its name
 STYLE = """
-text{font:12px system-ui,sans-serif;fill:#444;text-anchor:middle}
+text{font:12px system-ui,sans-serif;fill:#444;text-anchor:middle;
+paint-order:stroke;stroke:#fff;stroke-width:3px}
 .end{text-anchor:end}.start{text-anchor:start}.label{fill:#111;font-size:13px}
 .grid{stroke:#ddd}.axis{stroke:#777}.leader{stroke:#bbb}
 """
@@ -40,7 +42,7 @@ def scatter(
     title: str, marks: Sequence[Mark], groups: Sequence[str], *, x_label: str, y_label: str
 ) -> str:
     """One SVG; x from 0, y from 0 to 100."""
-    most = max(mark.x for mark in marks)
+    most = max((mark.x for mark in marks), default=1.0)
     x = Scale(0, 1.04 * most, LEFT, WIDTH - RIGHT)
     y = Scale(0, 100, HEIGHT - BOTTOM, TOP)
     name = re.sub(r"\W+", "-", title.lower())
@@ -101,7 +103,7 @@ def _drawn(mark: Mark, x: Scale, y: Scale, name_at: float) -> str:
         tag("line", **whisker, stroke=_colour(mark.group)),
         tag("line", **place, class_="leader"),
         _shape(mark.group, across, up),
-        text(across + 13, name_at, mark.name, "start"),
+        text(across + AWAY, name_at, mark.name, "start"),
     )
 
 
@@ -121,12 +123,13 @@ def _colour(group: int) -> str:
 
 
 def _apart(places: Sequence[tuple[float, float, str]]) -> list[float]:
-    """Heights of names: each next to its mark, or the nearest free line below."""
-    taken: list[tuple[float, float, float]] = []
+    """Heights of names: each next to its mark, or on the nearest line below that is free."""
+    taken = [(x - SIZE, x + SIZE, y + 4) for x, y, _ in places]  # of the marks themselves
     heights = [0.0] * len(places)
     for index in sorted(range(len(places)), key=lambda i: places[i][1]):
-        left, up, name = places[index]
-        right, height = left + 13 + LETTER * len(name), up + 4
+        x, y, name = places[index]
+        left, height = x + AWAY, y + 4
+        right = left + LETTER * len(name)
         for start, end, other in sorted(taken, key=lambda t: t[2]):
             if start < right and left < end and abs(other - height) < LINE:
                 height = other + LINE
