@@ -11,6 +11,7 @@ the others with it.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -240,7 +241,7 @@ def _join(patience: timedelta) -> World:
         raise UserError(
             f"this process, number {launcher.rank()} of {launcher.size()}, could not join the "
             f"others at {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')} "
-            f"({_first_line(error)}); was each of them started, by torchrun, say?"
+            f"({_reason(error)}); was each of them started, by torchrun, say?"
         ) from None
 
 
@@ -276,9 +277,11 @@ def _is_loss(error: RuntimeError) -> bool:
 def _lost(error: RuntimeError) -> str:
     return (
         f"one of the {launcher.size()} processes ended or fell silent, and the others cannot go on "
-        f"without it; its own error stands above, or its machine is gone ({_first_line(error)})."
+        f"without it; its own error stands above, or its machine is gone ({_reason(error)})."
     )
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][-160:]
+def _reason(error: Exception) -> str:
+    """What a library's message says first, without the place in its source."""
+    line = str(error).strip().partition("\n")[0]
+    return re.sub(r"^\[\S*\] *", "", line).partition(". ")[0][:120]
