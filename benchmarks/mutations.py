@@ -101,7 +101,7 @@ def noticed(attack: str, mutant: Mutant | None, sources: Path) -> str:
 def first_failure(copy: Path, chosen: list[str]) -> str:
     command = [sys.executable, "-m", "pytest", "-x", "-m", "not slow", "-p", "no:cacheprovider"]
     # Fixed seed, so that the answer is the same every time.
-    command += ["--hypothesis-seed=0", "--tb=no", *chosen]
+    command += ["--hypothesis-seed=0", "--tb=no", "-rfE", *chosen]
     given = {**os.environ, "PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"}
     try:
         ended = subprocess.run(
