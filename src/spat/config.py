@@ -238,14 +238,39 @@ class Experiment:
 
 def read(path: Path) -> dict[str, Any]:
     """The flat settings of a TOML file."""
+    return settings_of(read_tree(path))
+
+
+def read_tree(path: Path) -> dict[str, Any]:
+    """A TOML file as it is written."""
     try:
-        return _flat(tomllib.loads(path.read_text()))
+        return tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise UserError(f"there is no settings file {path}.") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid TOML: {error}.") from None
+
+
+def settings_of(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The tables of a settings file as flat settings."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            found |= settings_of(value, f"{prefix}{key}.")
+        elif key == "name" and prefix[:-1] in COMPONENTS:
+            found[prefix[:-1]] = value
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def from_recipe(name: str, given: Flat) -> dict[str, Any]:
+    """The flat settings of a recipe, for the defence that is given if it asks for one."""
+    known = {setting.name for setting in catalog.settings("recipe", name)}
+    asked = {key: given[key] for key in known if key in given}
+    return flatten(catalog.build("recipe", name, **asked))
 
 
 def experiment(flat: Flat) -> Experiment:
@@ -331,18 +356,6 @@ def _siblings(key: str, known: Mapping[str, Any]) -> list[str]:
     """The settings of the same component; all of them would drown the nearest one."""
     owner = key.rpartition(".")[0]
     return [name for name in known if name.rpartition(".")[0] == owner] or list(known)
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        elif key == "name" and prefix[:-1] in COMPONENTS:
-            flat[prefix[:-1]] = value
-        else:
-            flat[prefix + key] = value
-    return flat
 
 
 def _choice(key: str, typed: Flat) -> Choice:

@@ -11,11 +11,10 @@ Ctrl-C, SIGTERM and SIGHUP finish the step, leave a checkpoint and exit with 130
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from spat import catalog, config
+from spat import config
 from spat.cli._flags import parser, settings_from, settings_help, show
 from spat.cli._running import run_shown
 from spat.errors import UserError
@@ -39,7 +38,11 @@ def _train(arguments: Sequence[str], world: World) -> int:
     options, flags = command.parse_known_args(arguments)
     given = config.read(options.config) if options.config else {}
     given = config.overlaid(given, settings_from(flags))
-    flat = config.overlaid(_recipe(options.recipe, given), given) if options.recipe else given
+    flat = (
+        config.overlaid(config.from_recipe(options.recipe, given), given)
+        if options.recipe
+        else given
+    )
     if options.help:
         if world.first:
             print(command.format_help() + "\n" + settings_help(flat))
@@ -52,13 +55,6 @@ def _train(arguments: Sequence[str], world: World) -> int:
         raise UserError("say where the run goes: --out runs/NAME.")
     planned = config.experiment(flat)
     return run_shown(planned, options.out, tensorboard=options.tensorboard, world=world)
-
-
-def _recipe(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a recipe, for the defence that is given if it asks for one."""
-    known = {setting.name for setting in catalog.settings("recipe", name)}
-    asked = {key: given[key] for key in known if key in given}
-    return config.flatten(catalog.build("recipe", name, **asked))
 
 
 def _resume(folder: Path, flat: dict[str, object], tensorboard: bool, world: World) -> int:

@@ -44,9 +44,11 @@ class Live:
         self.environ = os.environ if environ is None else environ
 
     def __enter__(self) -> Self:
-        plain = is_plain(self.stream, self.environ)
-        self._display: Display = Plain(self.stream) if plain else Moving(self.stream)
+        self._display = self._opened(is_plain(self.stream, self.environ))
         return self
+
+    def _opened(self, plain: bool) -> Display:
+        return Plain(self.stream) if plain else Moving(self.stream)
 
     def __call__(self, event: Event) -> None:
         try:

@@ -79,8 +79,34 @@ class TensorBoard:
 
 def read_events(path: Path) -> list[Event]:
     """The events of a JSON-lines file; a last line cut short by a kill is left out."""
+    return _events(path.read_text())
+
+
+class Tail:
+    """The events that came to a JSON-lines file, which another process writes, since the last look.
+
+    What is in it when the tail begins is old.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.at = path.stat().st_size if path.exists() else 0
+
+    def __call__(self) -> list[Event]:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.at)
+                text = file.read()
+        except OSError:  # it is not there yet
+            return []
+        whole = text[: text.rfind(b"\n") + 1]  # the last line may be half-written
+        self.at += len(whole)
+        return _events(whole.decode(errors="replace"))
+
+
+def _events(text: str) -> list[Event]:
     events = []
-    for line in path.read_text().splitlines():
+    for line in text.splitlines():
         try:
             values = json.loads(line)
         except json.JSONDecodeError:
