@@ -32,7 +32,7 @@ LEVELS = [
     {"resolve", "cards"},
     {"assessment", "forecast"},
     {"experiment"},
-    {"recipes", "loading", "api"},
+    {"recipes", "loading", "api", "sweep"},
     {"cli"},
     {"__main__"},
 ]

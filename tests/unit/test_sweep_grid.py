@@ -108,3 +108,11 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, told: str) 
         runs(tmp_path, text)
     assert told in str(caught.value)
     assert "grid.toml" in str(caught.value)
+
+
+def test_the_example_of_the_document(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "sweep.md").read_text()
+    example = page.partition("```toml\n")[2].partition("```")[0]
+    found = names(tmp_path, example)
+    assert len(found) == len(set(found)) == 18
+    assert "trades_beta-3_lr-0.05_seed-0" in found

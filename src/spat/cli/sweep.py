@@ -7,7 +7,7 @@
 The file holds settings, and a [grid] of lists: defence = ["spat", "trades"], seed = [0, 1, 2].
 The same command goes on: finished runs stay, stopped and failed ones go on from their checkpoints.
 
-Exit codes: 0 every run is finished, 1 at least one failed, 2 a mistake in the file or the command;
+Exit codes: 0 every run is finished, 1 at least one is not, 2 a mistake in the file or the command;
 130, 143 or 129 stopped by Ctrl-C, SIGTERM or SIGHUP, when each run has saved.
 """
 
