@@ -8,7 +8,7 @@ import pytest
 
 from spat.errors import UserError
 from spat.records import Event
-from spat.training.sinks import JsonLines, read_events
+from spat.training.sinks import JsonLines, Tail, read_events
 
 FULL = Path("/dev/full")  # every write to it fails for want of room
 
@@ -24,6 +24,23 @@ def test_a_line_that_a_kill_cut_short_spoils_no_other(tmp_path: Path) -> None:
         file.write('{"kind": "step", "st')
     JsonLines(path)(Event("step", {"step": 2}))
     assert numbers(path) == [1, 2]
+
+
+def test_a_tail_tells_what_is_new_and_whole(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    early = Tail(path)
+    assert early() == []  # nobody has written it yet
+    JsonLines(path)(Event("step", {"step": 1}))
+    late = Tail(path)
+    JsonLines(path)(Event("step", {"step": 2}))
+    with path.open("a") as file:
+        file.write('{"kind": "step", "time": 0, ')
+    assert [event.values["step"] for event in early()] == [1, 2]
+    assert [event.values["step"] for event in late()] == [2]
+    with path.open("a") as file:
+        file.write('"step": 3}\n')
+    assert [event.values["step"] for event in late()] == [3]
+    assert late() == []
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")

@@ -120,6 +120,7 @@ def test_a_run_that_fails_stops_no_other_and_is_tried_again() -> None:
     assert "forward" in Path("out/failures/fragile.py-make_natural.txt").read_text()
     Path("broken").unlink()
     assert set(states(carried_out(plan(text))).values()) == {"finished"}
+    assert list(Path("out/failures").iterdir()) == []
 
 
 def test_a_stop_reaches_every_run_and_the_same_command_goes_on() -> None:

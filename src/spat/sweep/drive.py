@@ -26,7 +26,7 @@ class Pool(Protocol):
 
 @dataclass
 class Drive:
-    """One pass over a sweep: `carry_out()` returns how each run ended, and fills `records`."""
+    """One pass over a sweep: `carry_out()` fills `endings`, and `records` of what is finished."""
 
     sweep: Sweep
     pool: Pool
@@ -84,7 +84,7 @@ class Drive:
                 self.records[name] = self.sweep.folder.record(name)
             except UserError as error:
                 ending = Ending("failed", str(error))
-        with contextlib.suppress(UserError):  # a full disk must not end the other runs
+        with contextlib.suppress(UserError, OSError):  # a full disk must not end the other runs
             self.sweep.folder.keep_trace(name, ending)
         self.endings[name] = ending
         told = {"run": name, "state": ending.state, "reason": ending.reason, "earlier": earlier}

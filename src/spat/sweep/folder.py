@@ -105,8 +105,11 @@ class Folder:
 
     def keep_trace(self, name: str, ending: Ending) -> None:
         """Where in the code it failed goes to a file, for an error that no sentence tells."""
+        path = self.path / "failures" / f"{name}.txt"
         if ending.trace:
-            write_text(self.path / "failures" / f"{name}.txt", ending.trace)
+            write_text(path, ending.trace)
+        elif ending.state == "finished":
+            path.unlink(missing_ok=True)
 
 
 def _told(ending: Ending | None) -> dict[str, Any]:
