@@ -163,6 +163,13 @@ def test_a_changed_setting_is_refused_by_name() -> None:
     assert "natural_seed-0 was begun with epochs 2, and is now to have 3: undo" in str(caught.value)
 
 
+def test_a_batch_size_that_each_run_finds_for_itself_is_no_change() -> None:
+    text = SETTINGS.replace("batch_size = 10", 'batch_size = "auto"') + GRID
+    assert set(states(carried_out(plan(text))).values()) == {"finished"}
+    again = plan(text)
+    assert again.tasks() == []
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

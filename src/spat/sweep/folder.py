@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spat import config
-from spat.config import Flat
+from spat.config import AUTO, Flat
 from spat.errors import UserError
+from spat.folder import LOCK, locked
 from spat.records import Record
 from spat.results import load, read_json, save, write_json, write_text
 from spat.sweep.task import Ending
-from spat.training.folder import LOCK, locked
 
 SCHEMA = 1
 State = Literal["new", "stopped", "finished"]
@@ -59,9 +59,9 @@ class Folder:
         return self.path / name
 
     def state(self, name: str) -> State:
-        """The report page is the last thing that a run writes."""
+        """The record is the last thing that a run writes."""
         folder = self.run(name)
-        if (folder / "report.html").exists():
+        if (folder / "record.json").exists():
             return "finished"
         return "stopped" if (folder / "settings.json").exists() else "new"
 
@@ -73,9 +73,12 @@ class Folder:
         saved = read_json(path)
         if not isinstance(saved, dict) or not isinstance(saved.get("settings"), dict):
             raise UserError(f"{path} is not a whole settings file.")
-        if saved.get("hash") != config.digest(flat):
+        before, now = saved["settings"], dict(flat)
+        if now["batch_size"] == AUTO:  # which a run writes down as the number that it found
+            now["batch_size"] = before.get("batch_size")
+        if saved.get("hash") != config.digest(now):
             raise UserError(
-                f"{self.run(name)} was begun with {_difference(saved['settings'], flat)}: "
+                f"{self.run(name)} was begun with {_difference(before, now)}: "
                 "undo that change, choose another --out, or remove that folder to begin it anew."
             )
 

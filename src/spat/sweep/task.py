@@ -12,7 +12,7 @@ import torch
 
 from spat.config import Experiment
 from spat.errors import UserError
-from spat.experiment import run
+from spat.experiment import load_run, run
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ def attempt(task: Task) -> Ending:
         os.chdir(task.place)
         torch.set_num_threads(task.threads)
         resume = (task.folder / "settings.json").exists()
-        finished = run(task.experiment, task.folder, stop=task.stop.exists, resume=resume)
+        given = load_run(task.folder) if resume else task.experiment
+        finished = run(given, task.folder, stop=task.stop.exists, resume=resume)
     except UserError as error:
         return Ending("failed", str(error))
     except Exception as error:  # a run that fails must not end the others
