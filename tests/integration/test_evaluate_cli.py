@@ -233,8 +233,7 @@ def test_a_training_run_goes_on_in_its_evaluation(capfd: pytest.CaptureFixture[s
         time.sleep(0.02)
     process.kill()
     process.wait()
-    first = [path.name for path in Path("r", "state").glob("*attack-000*")]
-    assert first == ["wave-00000-attack-000-000001-over.safetensors"]
+    assert list(Path("r", "state").glob("*attack-000*-over.safetensors"))
     assert main(["train", "--resume", "r"]) == 0
     capfd.readouterr()
     assert main(["evaluate", "r", "--attacks", "pgd-2", "square-4000", "--out", "e"]) == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ from torch import Tensor, nn
 import spat
 from spat import tensorfile
 from spat.evaluation import _progress
+from spat.evaluation._store import opened
 from spat.folder import locked
+from spat.interval import Interval
 from spat.records import Event, Outcomes
 
 Data = tuple[Tensor, Tensor]
@@ -127,6 +129,27 @@ def test_stopped_anywhere_it_ends_the_same(
     assert text(found) == text(whole)
     if "within" in settings:
         assert 16 < len(found) < 60
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_lanes_of_several_threads_go_on_too(
+    convolutional: nn.Module, tmp_path: Path, two_threads: None
+) -> None:
+    x, y = blobs(60, 1)
+
+    def evaluate(**more: Any) -> Outcomes:
+        return spat.evaluate(convolutional, x, y, "apgd-t-4 square-200", eps=EPS, **more)
+
+    found, stops = interrupted(6, tmp_path / "state", evaluate)
+    assert stops > 1
+    assert text(found) == text(evaluate())
 
 
 ATTACKS = "pgd-3 square-100"
@@ -300,6 +323,25 @@ def test_a_damaged_state_gives_way_to_the_one_before(
         assert len(told) == 1
         assert "was altered" in told[0] or "not a whole safetensors file" in told[0]
         assert told[0].endswith(says)
+
+
+def test_tensors_lie_in_memory_as_they_did(tmp_path: Path) -> None:
+    """Sums over them round by the order of their terms."""
+    rows = torch.rand(4, 3, 5, 5)
+    given = {
+        "plain": rows,
+        "last": rows.contiguous(memory_format=torch.channels_last),
+        "turned": rows.transpose(0, 1),
+        "one": rows[:1, :1].contiguous(memory_format=torch.channels_last),
+        "none": rows[:0],
+    }
+    with opened(tmp_path, dict, Interval(), print) as store:
+        store.save((0, 0), given, {}, is_over=False)
+        saved = store.find((0, 0))
+    assert saved is not None
+    for name, tensor in given.items():
+        assert torch.equal(saved.tensors[name], tensor)
+        assert saved.tensors[name].stride() == tensor.stride(), name
 
 
 def test_one_process_a_state(model: nn.Module, data: Data, tmp_path: Path) -> None:

@@ -150,7 +150,16 @@ def test_time_stops_between_waves(
     """A clock that goes on by a second whenever it is read: about four times a wave."""
     ticks = itertools.count()
     monkeypatch.setattr(_attempt.Clock, "spent", property(lambda clock: float(next(ticks))))
+    begun: list[int] = []
+    real = _anytime.Wave.run
+
+    def run(wave: _anytime.Wave) -> Outcomes:
+        begun.append(len(wave.at))
+        return real(wave)
+
+    monkeypatch.setattr(_anytime.Wave, "run", run)
     part = spat.evaluate(model, *data, "pgd-3", eps=EPS, budget="30s", batch_size=16)
+    assert sum(begun) == len(part)  # none was begun in vain
     assert 0 < len(part) < 200
     assert part.notes[-1].endswith("(seed 0): its budget of 30 s was spent.")
 
@@ -160,14 +169,14 @@ def test_a_wave_that_time_cuts_off_is_not_counted(
 ) -> None:
     """The third wave takes longer than those before it let expect."""
     kept: list[int] = []
-    real = _anytime.Wave.run
+    real = _anytime.Wave._attempt
 
-    def run(wave: _anytime.Wave) -> Outcomes:
-        if wave.number == 2:
+    def attempt(wave: _anytime.Wave, number: int) -> _attempt.Attempt:
+        if (wave.number, number) == (2, 1):  # its first attack is over
             wave.bench.clock.before = 1e9
-        return real(wave)
+        return real(wave, number)
 
-    monkeypatch.setattr(_anytime.Wave, "run", run)
+    monkeypatch.setattr(_anytime.Wave, "_attempt", attempt)
     part = spat.evaluate(
         model, *data, "pgd-3 fgsm", eps=EPS, budget="5m", batch_size=4,
         keep=lambda label, index, x_adv, predicted: kept.extend(index.tolist()),
