@@ -90,7 +90,7 @@ def test_leaves_everything_as_it_was_after_an_exception(
         nonlocal calls
         torch.rand(1)  # disturbs the global generator on the way
         calls += 1
-        if calls > 1:
+        if calls > (name != "fgsm"):  # which asks the model once
             raise RuntimeError("the model broke")
 
     convolutional.out.register_forward_hook(fail_later)

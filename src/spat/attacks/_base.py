@@ -65,6 +65,11 @@ def first_logits(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """The logits of clean images without a graph, checked as a model's first answer should be."""
     with torch.no_grad():
         z: Tensor = model(x)
-    check_logits(z, len(x))
-    check_labels(y, len(x), z.shape[1])
+    check_answer(z, y)
     return z
+
+
+def check_answer(z: Tensor, y: Tensor) -> None:
+    """What a model's first answer must be."""
+    check_logits(z, len(y))
+    check_labels(y, len(y), z.shape[1])

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from spat import losses
 from spat import rng as random
-from spat.attacks._base import Attack, Rng, as_source, check_batch, first_logits
+from spat.attacks._base import Attack, Rng, as_source, check_answer, check_batch, first_logits
 from spat.errors import UserError
 from spat.fast import Split, run_blocks, split
 from spat.modes import borrowed
@@ -65,10 +65,10 @@ class PGD(Attack):
         return losses.attack_loss(self.loss)
 
     def perturb(self, model: nn.Module, x: Tensor, y: Tensor, source: random.Source) -> Tensor:
+        if self.restarts == 1:
+            return self.ascend(model, x, y, source, clean=self._clean(model, x, y))
         clean = first_logits(model, x, y)
         x_adv = self.ascend(model, x, y, source, clean=clean)
-        if self.restarts == 1:
-            return x_adv
         worst = self._badness(model, x_adv, y, clean)
         for restart in range(1, self.restarts):
             again = random.fork(source, "restart", restart)
@@ -97,7 +97,7 @@ class PGD(Attack):
         """
         check_batch(x, y)
         with borrowed(model, x.device):
-            clean = first_logits(model, x, y)
+            clean = self._clean(model, x, y) if loss is None else first_logits(model, x, y)
             return self.ascend(
                 model, x, y, as_source(rng), clean=clean, loss=loss, noise=noise, watch=watch
             )
@@ -109,26 +109,32 @@ class PGD(Attack):
         y: Tensor,
         source: random.Source,
         *,
-        clean: Tensor,
+        clean: Tensor | None,
         loss: losses.AttackLoss | None = None,
         noise: Tensor | None = None,
         watch: Watch | None = None,
     ) -> Tensor:
         """The loop itself, on a borrowed model; clean logits are computed once, not once a step.
 
+        clean: None where the loss does not look at them; then the first step's logits are checked
+
         The batch is worked on in blocks where the model allows it; the start is drawn before.
         """
         objective, x = loss or self.named_loss, x.detach()
-        clean = self.loss_scale * clean.to(torch.promote_types(clean.dtype, torch.float32))
+        scaled = None if clean is None else self.loss_scale * _precise(clean)
         start = self._begin(x, source, noise)
 
         def climb(rows: slice) -> Tensor:
+            before = None if scaled is None else scaled[rows]
+
             def value(z: Tensor) -> Tensor:
-                z = z.to(clean.dtype)  # the loss is never computed in low precision
+                z = _precise(z)  # the loss is never computed in low precision
                 if watch is not None:
                     watch(rows, z.detach())
-                return objective(self.loss_scale * z, y[rows], clean[rows]).sum()
+                return objective(self.loss_scale * z, y[rows], before).sum()
 
+            if clean is None:
+                value = _checked(value, y[rows])
             return self._climb(model, start[rows], x[rows], value)
 
         whole = isinstance(self.eps, Tensor)  # a budget for each example stays with its batch
@@ -145,6 +151,11 @@ class PGD(Attack):
             (gradient,) = torch.autograd.grad(value(model(x_adv)), x_adv)
             x_adv = move(x_adv.detach(), gradient)
         return x_adv
+
+    def _clean(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor | None:
+        """Clean logits, unless the loss of the settings does without and a step looks at others."""
+        spared = self.loss != "kl" and self.steps > 0
+        return None if spared else first_logits(model, x, y)
 
     def _step(self) -> Budget:
         if self.step_size is not None:
@@ -171,3 +182,21 @@ class PGD(Attack):
             value = self.named_loss(self.loss_scale * z, y, self.loss_scale * clean)
         broken = z.argmax(1) != y
         return torch.where(broken, torch.inf, value)
+
+
+def _precise(z: Tensor) -> Tensor:
+    return z.to(torch.promote_types(z.dtype, torch.float32))
+
+
+def _checked(value: Callable[[Tensor], Tensor], y: Tensor) -> Callable[[Tensor], Tensor]:
+    """`value`, which looks at its first logits as one looks at a model's first answer."""
+    first = True
+
+    def once(z: Tensor) -> Tensor:
+        nonlocal first
+        if first:
+            check_answer(z, y)
+        first = False
+        return value(z)
+
+    return once
