@@ -39,6 +39,7 @@ bench: .bench/.ready
 	.bench/bin/python benchmarks/peers.py
 	.bench/bin/python benchmarks/autoattack.py
 	.bench/bin/python benchmarks/processes.py
+	.bench/bin/python benchmarks/waterfall.py
 
 clean:
 	rm -rf .venv .bench runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

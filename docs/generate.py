@@ -3,6 +3,7 @@
 docs/defences.md      from each defence's docstrings, settings and presets
 docs/reference.md     every component with its settings
 docs/comparison.md    from the Records in results/
+docs/performance.md   from what benchmarks measured: results/performance and results/precision
 docs/time_to_robust.* from the Records in results/, a table and a figure
 docs/scale.md         from benchmarks/scale.py and what was measured in results/performance/
 """
@@ -149,10 +150,15 @@ def scale() -> str:
     return importlib.import_module("scaling").page(NOTE)
 
 
+def performance() -> str:
+    return importlib.import_module("speed").page(NOTE)
+
+
 PAGES = {
     "defences.md": defences,
     "reference.md": reference,
     "comparison.md": comparison,
+    "performance.md": performance,
     "scale.md": scale,
     "time_to_robust.md": time_to_robust,
     "time_to_robust.svg": time_to_robust_figure,

@@ -133,9 +133,8 @@ class PGD(Attack):
                     watch(rows, z.detach())
                 return objective(self.loss_scale * z, y[rows], before).sum()
 
-            if clean is None:
-                value = _checked(value, y[rows])
-            return self._climb(model, start[rows], x[rows], value)
+            seen = value if clean is not None else _checked(value, y[rows])
+            return self._climb(model, start[rows], x[rows], seen)
 
         whole = isinstance(self.eps, Tensor)  # a budget for each example stays with its batch
         by = Split(len(x)) if whole else split(model, len(x), x.device)
