@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,9 @@ import pytest
 import spat
 from spat.cli.main import main
 
+NEEDS_RAY = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="needs ray: spat[ray]"
+)
 GRID = """
 data = { name = "npz", path = "own.npz" }
 defence = "natural"
@@ -109,8 +113,18 @@ def test_without_ray(
     assert not Path("out").exists()
 
 
+@NEEDS_RAY
+def test_a_cluster_that_is_not_there(place: Path, mistake: Callable[..., str]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    told = mistake("sweep", "grid.toml", "--out", "out", "--address", address)
+    assert told == f"spat: there is no Ray cluster at {address}: Connection refused."
+    assert not Path("out").exists()
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray: spat[ray]")
+@NEEDS_RAY
 def test_on_ray_one_run_fails_one_is_killed_and_all_are_finished_in_the_end(place: Path) -> None:
     Path("broken").touch()
     first = sweep()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -268,9 +269,14 @@ def test_a_terminal_shows_what_runs_now(monkeypatch: pytest.MonkeyPatch) -> None
 
     stream = Terminal()
     with Board(stream) as board:
-        for name in ("a", "b"):
+        for name in ("trades_seed-0", "b"):
             board(Event("run", {"run": name, "state": "waiting"}))
-        board(Event("start", {"run": "a"}))
-        board(Event("epoch", {"run": "a", "epoch": 1, "epochs": 2, "loss": 0.5}))
-    assert "epoch 1/2  loss 0.5" in stream.getvalue()
-    assert "1 running, 1 waiting" in stream.getvalue()
+        board(Event("start", {"run": "trades_seed-0"}))
+        long = {f"term.{letter * 9}": 0.5 for letter in "abcdefgh"}
+        epoch = {"epoch": 1, "epochs": 2, "loss": 0.5, **long}
+        board(Event("epoch", {"run": "trades_seed-0", **epoch}))
+        board(Event("note", {"run": "b", "text": "mind the gap"}))  # which draws all anew
+    shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", stream.getvalue())
+    assert "trades_seed-0  epoch 1/2  loss 0.5" in shown
+    assert "b: mind the gap" in shown
+    assert "1 running, 1 waiting" in shown

@@ -13,7 +13,6 @@ from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live as RichLive
-from rich.table import Table
 from rich.text import Text
 
 from spat.records import Event, Record
@@ -130,10 +129,11 @@ class MovingBoard:
 
     def show(self, event: Event) -> None:
         line = self.runs(event)
-        if line and event.kind != "epoch":
-            self.console.print(Text(line))
+        lasts = line and event.kind != "epoch"
+        if lasts:
+            self.console.print(Text(str(line)))
         now = time.monotonic()
-        if line or now - self.drawn >= FRAME_SECONDS:
+        if lasts or now - self.drawn >= FRAME_SECONDS:
             self.drawn = now
             self.live.update(self._moving(), refresh=True)
 
@@ -141,11 +141,14 @@ class MovingBoard:
         self.live.stop()
 
     def _moving(self) -> RenderableType:
-        rows = Table.grid(padding=(0, 2))
-        rows.add_column(style="bold", no_wrap=True)
-        rows.add_column(no_wrap=True, overflow="ellipsis")
-        for name, state in self.runs.states.items():
-            if state == "running":
-                rows.add_row(Text(name), Text(self.runs.now.get(name, "begins")))
+        """A name stays whole: what the run does takes the rest of the line."""
+        running = [name for name, state in self.runs.states.items() if state == "running"]
+        width = max(map(len, running), default=0)
+        lines = [
+            Text.assemble((name.ljust(width), "bold"), f"  {self.runs.now.get(name, 'begins')}")
+            for name in running
+        ]
+        for line in lines:
+            line.no_wrap, line.overflow = True, "ellipsis"
         spent = duration(time.monotonic() - self.begun)
-        return Group(rows, Text(f"{self.runs.counts()}; {spent}", style="dim"))
+        return Group(*lines, Text(f"{self.runs.counts()}; {spent}", style="dim"))

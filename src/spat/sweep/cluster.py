@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import os
 import signal
+import socket
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from spat.errors import UserError
 from spat.sweep.task import Ending, Task, attempt
 
 LOCAL = "local"
+ANSWER_SECONDS = 5.0
+MOST_PORTS = 65535
 SHARED_MEMORY = 80 * 2**20  # close to Ray's least: a task and its ending are small
 
 
@@ -92,6 +95,8 @@ class Cluster:
         return ending
 
     def _connect(self) -> None:
+        if self.address is not None:
+            _require_answer(self.address)
         local = {"include_dashboard": False, "object_store_memory": SHARED_MEMORY}
         given = {"address": LOCAL, **local} if self.address is None else {"address": self.address}
         try:
@@ -115,6 +120,18 @@ class Cluster:
             f"a run asks for {self.cpus:g} CPUs and {self.gpus:g} GPUs, and no machine has both "
             f"(they have {most}): lower --cpus-per-run or --gpus-per-run."
         )
+
+
+def _require_answer(address: str) -> None:
+    """Ray tries for minutes to reach a machine that is not there."""
+    host, _, port = address.rpartition(":")
+    if "/" in address or not host or not port.isdecimal() or int(port) > MOST_PORTS:
+        return  # `auto`, ray://host:port, or something of which Ray knows what is wrong with it
+    try:
+        socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
+    except OSError as error:
+        reason = error.strerror or "no answer"
+        raise UserError(f"there is no Ray cluster at {address}: {reason}.") from None
 
 
 @contextmanager
