@@ -5,6 +5,7 @@ and of two take turns, and the best turn of each counts. Curve: 50 steps of SPAT
 a narrow ResNet-18, BatchNorm over the whole batch, attacked exactly, in float64: there, a gap would
 be a mistake. In float32 rounding alone parts the curves of such a run, as the two other numbers
 say: the gap of two processes, and that of one process to itself with each batch in another order.
+Two processes that share nothing tell what the machine can do at all.
 What the cost model of scale.py predicts for two processes is printed beside what they took.
 Run: make bench, or this file alone. On two cores about four minutes.
 """
@@ -31,7 +32,7 @@ from team import MEMBER, Team, serve
 
 STEPS, LR = 50, 0.01
 SPEED = {"batch": 64, "steps": 10, "fewer": 3, "side": 32}
-CURVE, WIDTH = {"batch": 32, "steps": 3}, 0.125
+CURVE, WIDTH = {"batch": 16, "steps": 2}, 0.125
 LARGE, SMALL = 8 << 20, 64  # numbers in a message whose speed, whose delay is measured
 
 
@@ -118,20 +119,32 @@ def predictions(taken: float, delay: float, bandwidth: float) -> dict[str, Any]:
     }
 
 
+def apart(one: Team, other: Team) -> None:
+    """Each of two processes makes the whole step: what this machine has to give to two."""
+    for team in (one, other):
+        team.tell("step", SPEED["steps"])
+    for team in (one, other):
+        team.hear()
+
+
 def main() -> None:
-    race, steps, fewer = from_flags(__doc__, rounds=4), SPEED["steps"], SPEED["fewer"]
-    with Team(1, __file__) as one, Team(2, __file__) as two:
+    race, steps, fewer = from_flags(__doc__, rounds=2), SPEED["steps"], SPEED["fewer"]
+    with Team(1, __file__) as one, Team(1, __file__) as other, Team(2, __file__) as two:
         best = race(
             {
                 "1": lambda: one.ask("step", steps),
                 "2": lambda: two.ask("step", steps),
+                "apart": lambda: apart(one, other),
                 "fewer": lambda: one.ask("step", fewer),
             }
         )
+        print(", ".join(f"{name}: {taken:.3g} s" for name, taken in best.items()), flush=True)
         sums = {n: max(two.ask("sum", n)) for n in (SMALL, LARGE)}
         double = gap(*(team.ask("curve", "float64", "given")[0] for team in (one, two)))
         first, single = (team.ask("curve", "float32", "given")[0] for team in (one, two))
         [turned] = one.ask("curve", "float32", "turned")
+    capacity = 2 * best["1"] / best["apart"]
+    print(f"two processes that know nothing of each other: {capacity:.2f} times the work of one")
     claims = [
         Claim("2 processes of a thread against 1: images a second", best["1"] / best["2"], 1.8),
         Claim("1e-4 over the largest gap of 50 losses of 2 and of 1", 1e-4 / max(double, 1e-16), 1),
@@ -141,7 +154,9 @@ def main() -> None:
         print(f"a step, {name}: {best[name]:.3g} s, predicted {model['predicted'][name]:.3g} s")
     gaps = {"float64": double, "float32": gap(first, single), "float32-turned": gap(first, turned)}
     print("gaps of 50 losses:", ", ".join(f"{name} {value:.2g}" for name, value in gaps.items()))
-    report("processes", race, claims, task=SPEED, seconds=best, **model, gaps=gaps)
+    report(
+        "processes", race, claims, task=SPEED, seconds=best, capacity=capacity, **model, gaps=gaps
+    )
 
 
 if __name__ == "__main__":

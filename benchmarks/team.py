@@ -40,9 +40,15 @@ class Team:
 
     def ask(self, *words: object) -> list[Any]:
         """The answer of each member; it takes as long as the slowest needs."""
+        self.tell(*words)
+        return self.hear()
+
+    def tell(self, *words: object) -> None:
         for member in self.members:
             assert member.stdin is not None
             print(*words, file=member.stdin, flush=True)
+
+    def hear(self) -> list[Any]:
         return [json.loads(self._line(member)) for member in self.members]
 
     def _line(self, member: subprocess.Popen[str]) -> str:

@@ -93,7 +93,8 @@ def checked() -> list[str]:
         _row(few, said["fewer"], best["fewer"]),
         _row(f"2 processes, K = {task['steps']}", said["2"], best["2"]),
         "",
-        f"* {_claim(facts['claims'][0])}",
+        f"* {_claim(facts['claims'][0])}; two processes that know nothing of each other do "
+        f"{facts['capacity']:.2f} times the work of one on this machine",
         f"* largest gap of 50 losses of two processes and of one: {facts['gaps']['float64']:.1g} "
         f"in float64; {facts['gaps']['float32']:.1g} in float32, where one process with its "
         f"batches in another order parts from itself by {facts['gaps']['float32-turned']:.1g}: "
