@@ -4,7 +4,9 @@
     y  = w (x - mean) r + b,   r = 1 / sqrt(var + eps)
     dx = w r ( dy - ( sum dy + xhat sum dy xhat ) / n ),   xhat = (x - mean) r
 
-One small sum over the processes forwards, one backwards. torch's own SyncBatchNorm needs a GPU.
+One small sum over the processes forwards, one backwards. torch's own SyncBatchNorm needs a GPU; its
+BatchNorm of a share has kernels that read an image once for all that is wanted here: they give the
+share's statistics, the sums over its rows, and w r dy.
 """
 
 from __future__ import annotations
@@ -36,14 +38,17 @@ def moments(x: Tensor, world: World) -> tuple[Tensor, Tensor, Tensor]:
 
     In double precision, because squares are summed before the mean is known.
     """
-    wide, axes = precise(x), [0, *range(2, x.ndim)]
-    var, mean = (found.double() for found in torch.var_mean(wide, axes, correction=0))
+    none = x.new_zeros(
+        x.shape[1], dtype=precise(x[:0]).dtype
+    )  # running statistics, left as they are
+    own = torch.batch_norm_update_stats(x, none, none.clone(), 0.0)
+    mean, var = (found.double() for found in own)
     n = torch.full_like(mean[:1], x.numel() / x.shape[1])
     sums = world.total(torch.cat([n * mean, n * (var + mean.square()), n]))
     whole = sums[-1]  # left on its device: reading it would make a GPU wait
     mean, square = (sums[:-1] / whole).chunk(2)
     var = (square - mean.square()).clamp_min(0)
-    return mean.to(wide.dtype), var.to(wide.dtype), whole.to(wide.dtype)
+    return mean.to(none), var.to(none), whole.to(none)
 
 
 @torch.no_grad()
@@ -73,24 +78,22 @@ class _Normalised(torch.autograd.Function):
         n: Tensor,
         world: World,
     ) -> Tensor:
-        ctx.save_for_backward(x, weight, mean, torch.rsqrt(var + eps), n)
-        ctx.world = world
+        ctx.save_for_backward(x, weight, mean, var, n)
+        ctx.eps, ctx.world = eps, world
         return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        x, weight, mean, r, n = ctx.saved_tensors
-        dy, axes = precise(gradients[0]), [0, *range(2, x.ndim)]
-        xhat = (precise(x) - _column(mean, x)) * _column(r, x)
-        of_bias, of_weight = dy.sum(axes), (dy * xhat).sum(axes)
+        x, weight, mean, var, n = ctx.saved_tensors
+        w = torch.ones_like(mean) if weight is None else weight
+        dx, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
+            gradients[0], x, w, mean, var, None, None, False, ctx.eps, [True, True, True]
+        )
         s, t = ctx.world.total(torch.cat([of_bias, of_weight])).chunk(2)
-        scale = r if weight is None else weight * r
-        inner = dy - (_column(s, x) + xhat * _column(t, x)) / n
-        dx = (_column(scale, x) * inner).to(x.dtype)
+        r = torch.rsqrt(var + ctx.eps)
+        slope = -w * r * r * t / n
+        offset = -w * r * s / n - slope * mean
+        none, one = torch.zeros_like(mean), torch.ones_like(mean)
+        dx += F.batch_norm(x, none, one, slope, offset, False, 0.0, 0.0)  # slope x + offset
         learnt = (None, None) if weight is None else (of_weight, of_bias)
         return dx, *learnt, None, None, None, None, None
-
-
-def _column(values: Tensor, x: Tensor) -> Tensor:
-    """Shape a value a channel to broadcast over images."""
-    return values.reshape(1, -1, *[1] * (x.ndim - 2))
