@@ -1,11 +1,11 @@
 """Claims: two processes are nearly twice as fast as one, and have its loss curve.
 
-Speed: SPAT, K = 10, ResNet-18, 64 images a step in all, each process on one thread. Teams of one
-and of two take turns, and the best turn of each counts. Curve: 50 steps of SPAT on embedded digits,
-a narrow ResNet-18, BatchNorm over the whole batch, attacked exactly, in float64: there, a gap would
-be a mistake. In float32 rounding alone parts the curves of such a run, as the two other numbers
-say: the gap of two processes, and that of one process to itself with each batch in another order.
-Two processes that share nothing tell what the machine can do at all.
+Speed: SPAT, K = 10, ResNet-18, 128 images a step in all, as by default, each process on one thread.
+Teams of one and of two take turns, and the best turn of each counts; two processes that share
+nothing tell what the machine can do at all. Curve: 50 steps of SPAT on embedded digits, a narrow
+ResNet-18, BatchNorm over the whole batch, attacked exactly, in float64: there, a gap would be a
+mistake. In float32 rounding alone parts the curves of such a run, as the two other numbers say: the
+gap of two processes, and that of one process to itself with each batch in another order.
 What the cost model of scale.py predicts for two processes is printed beside what they took.
 Run: make bench, or this file alone. On two cores about four minutes.
 """
@@ -31,7 +31,7 @@ from spat.world import World
 from team import MEMBER, Team, serve
 
 STEPS, LR = 50, 0.01
-SPEED = {"batch": 64, "steps": 10, "fewer": 3, "side": 32}
+SPEED = {"batch": 128, "steps": 10, "fewer": 3, "side": 32}
 CURVE, WIDTH = {"batch": 16, "steps": 2}, 0.125
 LARGE, SMALL = 8 << 20, 64  # numbers in a message whose speed, whose delay is measured
 

@@ -47,7 +47,7 @@ def response(model: nn.Module, world: World) -> nn.Module:
     # Buffers are not broadcast: each step leaves them equal. Newer releases call that otherwise.
     parameters = inspect.signature(DistributedDataParallel).parameters
     name = "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers"
-    settings: dict[str, Any] = {name: False}
+    settings: dict[str, Any] = {name: False, "gradient_as_bucket_view": True}  # spares a copy
     return DistributedDataParallel(alone, **settings)
 
 
