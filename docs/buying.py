@@ -21,10 +21,13 @@ class Measured:
     records: list[Record]
     seconds: float
 
+    def by_seed(self, name: str) -> list[float]:
+        """The accuracy that is `clean` or `worst`."""
+        records = sorted(self.records, key=lambda record: record.seeds["training"])
+        return [100 * m.value for record in records for m in record.measured if m.attack == name]
+
     def mean(self, name: str) -> float:
-        """Of `clean` or `worst`, over the seeds."""
-        rows = [m for record in self.records for m in record.measured if m.attack == name]
-        return 100 * over_seeds([m.value for m in rows]).mean
+        return over_seeds(self.by_seed(name)).mean
 
     @property
     def range(self) -> tuple[float, float]:
@@ -42,7 +45,8 @@ class Measured:
     def row(self) -> str:
         low, high = self.range
         cells = f"{self.seconds:.0f} | {self.mean('clean'):.1f} | {self.mean('worst'):.1f}"
-        cells += f" | {low:.1f} to {high:.1f} | {len(self.records)}"
+        each = ", ".join(f"{value:.1f}" for value in self.by_seed("worst"))
+        cells += f" | {each} | {low:.1f} to {high:.1f}"
         return f"| `{self.way}` | {WAYS[self.way].about} | {cells} |"
 
 
@@ -83,7 +87,7 @@ def page(note: str) -> str:
             "",
             f"Hardware: {first.hardware['processor']}.",
             "",
-            "| way | what it is | seconds | clean % | robust % | range | seeds |",
+            "| way | what it is | seconds | clean % | robust % | each seed | range |",
             "|---|---|---|---|---|---|---|",
             *(way.row for way in ways),
             "",
