@@ -160,7 +160,7 @@ def test_the_numbers_are_those_of_the_outcomes(evaluated: Evaluated) -> None:
     assert card.worst_class == min(card.classes, key=lambda c: c["held"] / c["n"])
     assert sum(map(sum, card.confusion["images"].values())) == 40
     held = int(outcomes.robust("fgsm").sum())  # what the copy said of these was asked too
-    assert card.work["fgsm"]["forwards"] == 36 * 3 + held
+    assert card.work["fgsm"]["forwards"] == 36 * 2 + held
     assert card.work["pgd-3"]["backwards"] == 36 * 3
     assert card.doubts == ["a doubt"]
     assert card.outcomes().held("worst").tolist() == outcomes.worst.tolist()
