@@ -110,7 +110,7 @@ def test_a_training_run_may_sample_too(capsys: pytest.CaptureFixture[str]) -> No
         ("--eps 8", "eps of Linf must lie in [0, 1], got 8. Did you mean 8/255?"),
         ("--attacks pgdd-20", "unknown attack 'pgdd-20'."),
         ("--batch-size 0", "batch_size must be 1 or more, or auto, got 0."),
-        ("--batch-size many", "batch_size must be a whole number or one of auto, got 'many'."),
+        ("--batch-size many", "batch_size must be a whole number or auto, got 'many'."),
         ("--within wide", "within must be half the width of an interval, above 0 and below 50"),
         ("--within 60pp", "such as 1pp or 0.5pp, got '60pp'."),
         ("--within", "evaluation.within must be a text or a number"),

@@ -88,7 +88,7 @@ def test_an_evaluation_that_fails_leaves_nothing(
     words = "evaluate mine.py:make --data npz --data.path own.npz --eps 8/255 --attacks fgsm"
     images = ["--save-adversarial", "kept/images.safetensors"]
     assert "probabilities" in mistake(*words.split(), *images)
-    assert list((own_place / "kept").iterdir()) == []
+    assert not (own_place / "kept").exists()
 
 
 def test_a_verified_card_makes_a_robustbench_entry(mistake: Callable[..., str]) -> None:
