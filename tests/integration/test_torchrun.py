@@ -236,7 +236,16 @@ def test_an_evaluation_of_two_has_the_rows_of_one_byte_for_byte(trained: Path) -
 
 
 def test_an_evaluation_of_two_stops_and_goes_on(trained: Path) -> None:
-    asked = ["evaluate", "one", "--attacks", "pgd-4000,fgsm", "--device", "cpu", "--eps", "0.001"]
+    asked = [
+        "evaluate",
+        "one",
+        "--attacks",
+        "square-5000,pgd-4000",
+        "--device",
+        "cpu",
+        "--eps",
+        "0.001",
+    ]
     running = start(trained, *asked, "--save-every", "0.01s", "--out", "r")
     state = trained / "r" / "state"
     while not list(state.rglob("*.safetensors")):
