@@ -5,19 +5,17 @@ Events are those of the runs, with the run's name in `run`; one of kind `run` te
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live as RichLive
 from rich.text import Text
 
 from spat.records import Event, Record
 from spat.reporting.lines import Narrator, one_line
-from spat.reporting.live import Display, Live
+from spat.reporting.live import Display, Live, drawn_below
 from spat.reporting.table import attack_names
 from spat.reporting.wording import duration, fraction, listing, percent, showable
 
@@ -118,14 +116,7 @@ class MovingBoard:
         self.runs = Runs()
         self.begun, self.drawn = time.monotonic(), 0.0
         self.console = Console(file=stream, highlight=False, emoji=False)
-        self.live = RichLive(
-            console=self.console,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=stream is sys.stdout,
-            redirect_stderr=True,
-        )
-        self.live.start()
+        self.live = drawn_below(self.console, stream)
 
     def show(self, event: Event) -> None:
         line = self.runs(event)

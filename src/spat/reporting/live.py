@@ -128,15 +128,7 @@ class Moving:
         self.narrator = Narrator()
         self.epoch: Mapping[str, Any] = {}
         self.drawn = -float("inf")
-        self.live = RichLive(
-            console=self.console,
-            auto_refresh=False,
-            transient=True,
-            # Output that goes elsewhere must not be drawn into this stream.
-            redirect_stdout=stream is sys.stdout,
-            redirect_stderr=True,
-        )
-        self.live.start()
+        self.live = drawn_below(self.console, stream)
 
     def show(self, event: Event) -> None:
         line = self.narrator(event)
@@ -159,6 +151,20 @@ class Moving:
         if event.kind == "doubt":
             return panel.doubt(event.values)
         return panel.training(event.values, self.epoch)
+
+
+def drawn_below(console: Console, stream: TextIO) -> RichLive:
+    """A part of the screen that is drawn only when it is told to, below what is printed."""
+    live = RichLive(
+        console=console,
+        auto_refresh=False,
+        transient=True,
+        # Output that goes elsewhere must not be drawn into this stream.
+        redirect_stdout=stream is sys.stdout,
+        redirect_stderr=True,
+    )
+    live.start()
+    return live
 
 
 def _width(stream: TextIO) -> int:
