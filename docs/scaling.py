@@ -127,7 +127,8 @@ def imagenet() -> list[str]:
         "**Nobody has run this.** It is the formula above with",
         "",
         f"* R = {rate / 1e12:.0f} TFLOP/s, measured on one {facts['gpu']} ({facts['task']}; "
-        f"{EACH} images in {facts['seconds'][str(EACH)]:.3f} s; torch {facts['torch']}), taken to "
+        f"{EACH} images in {facts['seconds'][str(EACH)]:.3f} s; torch {facts['torch']}; read "
+        "once, before `benchmarks/scale.py` had its present form, and not again since), taken to "
         f"hold at 224x224 too, where F is {net.operations / 1e9:.2f} GFLOP with ImageNet's stem;",
         f"* {EACH} images a GPU and step; a small sum takes {1e6 * NEAR:.0f} microseconds in a "
         f"host of {HOST} GPUs and {1e6 * FAR:.0f} more for each doubling of hosts: assumed;",
