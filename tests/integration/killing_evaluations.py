@@ -16,20 +16,23 @@ import sys
 import time
 from pathlib import Path
 
-from killing import TICK, forked, is_over, log
+from killing import TICK, EndedByItself, forked, is_over, log, persistently
 from safetensors import safe_open
 
 SQUARE = 3  # the last stage of AutoAttack, counted from 0
 LONGEST = 0.7  # seconds until a kill
 
 
-def kill(pid: int, folder: Path, delay: float, *, in_square: bool) -> bool:
-    """Whether it was still alive."""
+def kill(pid: int, folder: Path, delay: float, *, in_square: bool) -> None:
     while in_square and not is_over(pid) and stage(folder) < SQUARE:
         time.sleep(TICK)
     time.sleep(delay)
     os.kill(pid, 9)
-    return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    _, status = os.waitpid(pid, 0)
+    if status == 0:
+        raise EndedByItself
+    if not os.WIFSIGNALED(status):
+        raise SystemExit(f"it failed: {log(folder).read_text()}")
 
 
 def stage(folder: Path) -> int:
@@ -55,8 +58,7 @@ def run(folder: Path, seed: int, kills: int, arguments: list[str]) -> int:
         is_last = k == kills - 1
         pid = forked(command(folder, [*arguments, *images]), out)
         delay = rng.uniform(0, 0.2 if is_last else LONGEST)
-        if not kill(pid, folder, delay, in_square=is_last):
-            raise SystemExit(f"it ended by itself: {log(folder).read_text()}")
+        kill(pid, folder, delay, in_square=is_last)
     _, status = os.waitpid(forked(command(folder, [*arguments, *images]), out), 0)
     return os.waitstatus_to_exitcode(status)
 
@@ -69,4 +71,8 @@ if __name__ == "__main__":
 
     number, count, *words = sys.argv[1:]
     whole = run(Path("whole"), 0, 0, words)
-    sys.exit(whole or run(Path("killed"), int(number), int(count), words))
+    killed = Path("killed")
+    sys.exit(
+        whole
+        or persistently(lambda seed: run(killed, seed, int(count), words), int(number), killed)
+    )
