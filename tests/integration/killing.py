@@ -28,16 +28,16 @@ TICK = 0.0005
 ATTEMPTS = 6
 
 
-class EndedByItself(Exception):
-    """A process finished its work before its kill came: on a busy machine the killer can be late."""
+class TooLateError(Exception):
+    """The process had finished its work: on a busy machine, a killer can be late."""
 
 
 def persistently(once: Callable[[int], int], seed: int, folder: Path) -> int:
-    """All kills of one run must land: when one comes too late, the run begins anew, at other moments."""
+    """A run whose kills all land: when one comes too late, it begins anew, with other moments."""
     for attempt in range(ATTEMPTS):
         try:
             return once(seed + 1000 * attempt)
-        except EndedByItself:
+        except TooLateError:
             shutil.rmtree(folder)
             folder.with_suffix(".safetensors").unlink(missing_ok=True)
     raise SystemExit(f"it ended by itself, {ATTEMPTS} times: {log(folder).read_text()}")
@@ -72,7 +72,7 @@ def kill(pid: int, folder: Path, target: int, delay: float) -> None:
     _, status = os.waitpid(pid, 0)
     if not os.WIFSIGNALED(status):
         if os.waitstatus_to_exitcode(status) == 0:
-            raise EndedByItself
+            raise TooLateError
         raise SystemExit(f"it failed: {log(folder).read_text()}")
 
 

@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from killing import TICK, EndedByItself, forked, is_over, log, persistently
+from killing import TICK, TooLateError, forked, is_over, log, persistently
 from safetensors import safe_open
 
 SQUARE = 3  # the last stage of AutoAttack, counted from 0
@@ -30,7 +30,7 @@ def kill(pid: int, folder: Path, delay: float, *, in_square: bool) -> None:
     os.kill(pid, 9)
     _, status = os.waitpid(pid, 0)
     if status == 0:
-        raise EndedByItself
+        raise TooLateError
     if not os.WIFSIGNALED(status):
         raise SystemExit(f"it failed: {log(folder).read_text()}")
 
