@@ -134,7 +134,7 @@ class PGD(Attack):
                 return objective(self.loss_scale * z, y[rows], before).sum()
 
             seen = value if clean is not None else _checked(value, y[rows])
-            return self._climb(model, start[rows], x[rows], seen)
+            return self._climb(model, start[rows].clone(), x[rows], seen)
 
         whole = isinstance(self.eps, Tensor)  # a budget for each example stays with its batch
         by = Split(len(x)) if whole else split(model, len(x), x.device)

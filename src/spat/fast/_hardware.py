@@ -20,6 +20,11 @@ def has_fast_bfloat16(device: torch.device | str) -> bool:
     return device.type == "cpu" and has_kernels and _cpu_has_bfloat16()
 
 
+def has_wide_vectors() -> bool:
+    """Whether the CPU computes on 16 floats at once."""
+    return bool(torch.backends.cpu.get_cpu_capability() == "AVX512")
+
+
 @cache
 def _cpu_has_bfloat16() -> bool:
     if hasattr(torch.cpu, "get_capabilities"):

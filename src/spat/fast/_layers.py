@@ -30,6 +30,12 @@ def _channels_last_zeros(shape: Sequence[int], like: Tensor) -> Tensor:
     return torch.empty(shape, memory_format=torch.channels_last, **settings).zero_()
 
 
+def channels_last(x: Tensor) -> Tensor:
+    """Images [n, c, h, w], or a batch that lies deep, with the channels of a pixel side by side."""
+    last = torch.channels_last if x.ndim == 4 else torch.channels_last_3d
+    return x.contiguous(memory_format=last)
+
+
 class Affine(nn.Module):
     """s x + t, for each channel."""
 
@@ -38,15 +44,16 @@ class Affine(nn.Module):
 
     def __init__(self, channels: int, like: Tensor) -> None:
         super().__init__()
-        self.register_buffer("s", like.new_zeros(channels, 1, 1))
-        self.register_buffer("t", like.new_zeros(channels, 1, 1))
+        self.register_buffer("s", like.new_zeros(channels))
+        self.register_buffer("t", like.new_zeros(channels))
 
     def load(self, s: Tensor, t: Tensor) -> None:
-        self.s.copy_(s.reshape(-1, 1, 1))
-        self.t.copy_(t.reshape(-1, 1, 1))
+        self.s.copy_(s)
+        self.t.copy_(t)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.addcmul(self.t, x, self.s)
+        shape = (-1, *(1 for _ in x.shape[2:]))
+        return torch.addcmul(self.t.reshape(shape), x, self.s.reshape(shape))
 
 
 class FoldedConv(nn.Module):
@@ -72,6 +79,10 @@ class FoldedConv(nn.Module):
         self.register_buffer("bias", like.new_zeros(conv.out_channels))
         self.packed: dict[object, Tensor] = {}
 
+    @property
+    def takes_depth(self) -> bool:
+        return self.fuses and self.groups == 1
+
     def load(self, weight: Tensor, bias: Tensor) -> None:
         self.weight.copy_(weight)
         self.bias.copy_(bias)
@@ -91,37 +102,53 @@ class FoldedConv(nn.Module):
         if not self.fuses:
             return self.plain(x)
         run: Any = torch.ops.mkldnn._convolution_pointwise
-        place = (self.padding, self.stride, self.dilation, self.groups)
+        place = (*self._place(x.ndim), self.groups)
         given = (self._packed(x.shape, "_reorder_convolution_weight", *place), self.bias, *place)
         if other is None:
-            return cast(Tensor, run(x, *given, "relu" if self.relu else "none", [], ""))
-        other = other.contiguous(memory_format=torch.channels_last)
+            return cast(Tensor, run.default(x, *given, "relu" if self.relu else "none", [], ""))
+        other = channels_last(other)
         return cast(Tensor, run.binary(x, other, *given, "add", 1.0, "relu", [], ""))
 
     def input_gradient(self, g: Tensor, shape: torch.Size) -> Tensor:
-        place = (self.stride, self.padding, self.dilation, self.groups)
+        padding, stride, dilation = self._place(g.ndim)
         if self.groups > 1 or not self.fuses:
+            place = (stride, padding, dilation, self.groups)
             plain: Tensor = conv2d_input(shape, self.weight, g, *place)  # type: ignore[no-untyped-call]
             return plain
-        run: Any = torch.ops.mkldnn._convolution_transpose_pointwise
-        back = (self.padding, self._lost(shape), self.stride, self.dilation, self.groups)
+        run: Any = torch.ops.mkldnn._convolution_transpose_pointwise.default
+        back = (padding, self._lost(shape), stride, dilation, self.groups)
         weight = self._packed(g.shape, "_reorder_convolution_transpose_weight", *back)
         return cast(Tensor, run(g, weight, None, *back, "none", [], ""))
 
+    def _place(self, ndim: int) -> tuple[list[int], ...]:
+        """Padding, stride and dilation; images of a batch that lies deep do not touch."""
+        apart = ndim - 4
+        return (
+            [*self.padding, *[0] * apart],
+            [*self.stride, *[1] * apart],
+            [*self.dilation, *[1] * apart],
+        )
+
     def _lost(self, shape: torch.Size) -> list[int]:
         """Rows and columns at the end that no step of the stride reaches."""
-        kernel, sizes = self.weight.shape[2:], shape[2:]
-        reach = [d * (k - 1) + 1 for d, k in zip(self.dilation, kernel, strict=True)]
-        rest = zip(sizes, self.padding, reach, self.stride, strict=True)
-        return [(size + 2 * padding - width) % stride for size, padding, width, stride in rest]
+        kernel = (*self.weight.shape[2:], *[1] * (len(shape) - 4))
+        places = zip(shape[2:], kernel, *self._place(len(shape)), strict=True)
+        return [(size + 2 * p - d * (k - 1) - 1) % stride for size, k, p, stride, d in places]
 
     def _packed(self, shape: torch.Size, order: str, *place: object) -> Tensor:
         """The weights as the kernel reads them; other batch sizes are right too, if not as fast."""
-        key = (order, shape[1:])
+        deep = len(shape) == 5
+        key = (order, deep, shape[1:4])
         if key not in self.packed:
             reorder = getattr(torch.ops.mkldnn, order)
-            self.packed[key] = reorder(self.weight, *place, list(shape))
+            weight = deepened(self.weight) if deep else self.weight
+            self.packed[key] = reorder(weight, *place, list(shape))
         return self.packed[key]
+
+
+def deepened(weight: Tensor) -> Tensor:
+    """[o, i, kh, kw, 1]: a view, with the strides of channels-last, which `unsqueeze` has not."""
+    return weight.as_strided((*weight.shape, 1), (*weight.stride(), weight.stride(3)))
 
 
 def _has_kernels(like: Tensor) -> bool:
@@ -148,7 +175,7 @@ class _Explicit(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor | None, None]:
         if ctx.conv.relu:
             g = torch.ops.aten.threshold_backward(g, *ctx.saved_tensors, 0)
-        g = g.contiguous(memory_format=torch.channels_last)
+        g = channels_last(g)
         return ctx.conv.input_gradient(g, ctx.shape), g if ctx.adds else None, None
 
 
@@ -190,7 +217,11 @@ class InputConv(FoldedConv):
         return out
 
     def input_gradient(self, g: Tensor, shape: torch.Size) -> Tensor:
-        if shape[2] % self.block or shape[3] % self.block:
+        r = self.block
+        if shape[2] % r or shape[3] % r:
             return super().input_gradient(g, shape)
-        pixels = F.conv2d(g, self.shifted, stride=self.block, padding=self.back_padding)
-        return F.pixel_shuffle(pixels, self.block)
+        if g.ndim == 4:
+            return F.pixel_shuffle(F.conv2d(g, self.shifted, None, r, self.back_padding), r)
+        pixels = F.conv3d(g, deepened(self.shifted), None, (r, r, 1), (*self.back_padding, 0))
+        blocks = pixels.reshape(1, shape[1], r, r, *pixels.shape[2:])
+        return blocks.permute(0, 1, 4, 2, 5, 3, 6).reshape(shape)

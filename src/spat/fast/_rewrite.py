@@ -7,11 +7,11 @@ pool      relu then max-pool becomes max-pool then relu, of a quarter of the ele
           gradients are the same in both orders, also where elements tie
 fuse      a ReLU, and a sum before it, are computed while a convolution writes its output
 in place  a ReLU overwrites its input where nobody else reads that
+deep      the images of a batch lie side by side in a dimension of their own
 """
 
 from __future__ import annotations
 
-import operator
 from functools import partial
 from typing import Any
 
@@ -19,13 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from spat.fast._deep import lay_deep
 from spat.fast._fold import Layer
-from spat.fast._graph import called, sole_calls
+from spat.fast._graph import RELUS, SUMS, called, sole_calls
 from spat.fast._layers import Affine, FoldedConv, InputConv
 from spat.fast._rows import of_torch
 
-RELUS = {torch.relu, torch.relu_, F.relu, F.relu_, "relu", "relu_"}
-SUMS = {operator.add, torch.add, "add"}
 NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm)
 # Layers that do not keep their output for the backward pass, so that it may be overwritten.
 FORGETFUL = (nn.Conv2d, nn.BatchNorm2d, nn.Linear, nn.MaxPool2d, Affine)
@@ -125,6 +124,7 @@ def tidy(traced: fx.GraphModule) -> None:
     _pool_first(traced)
     _fuse_relu(traced)
     _relu_in_place(traced)
+    lay_deep(traced)
     traced.graph.eliminate_dead_code()
     traced.delete_all_unused_submodules()
     traced.recompile()
