@@ -94,7 +94,7 @@ def test_a_recoloured_square_stands_at_the_edge_of_the_ball() -> None:
     eps = torch.tensor([0.05, 0.1])
     z = moves.stripes(x, eps, torch.rand(2, 3, 1, 8, generator=rng))
     plan = torch.tensor([[1.0, 2, 3, 1, -1, 1], [0, 0, 2, -1, -1, 1]])
-    new = moves.recolour(z, x, eps, plan)
+    new = moves.recolour(z, x, eps, plan[:, None])[:, 0]
     for i in range(2):
         top, left, side = (int(v) for v in plan[i, :3])
         inside = torch.zeros(8, 8, dtype=torch.bool)
