@@ -81,10 +81,11 @@ def recolour(z: Tensor, x: Tensor, eps: Tensor, plan: Tensor) -> Tensor:
 
     [n, k, c, h, w]: k images of each row, with a square of its own in each
     """
-    mask = _window(plan[..., :2].flatten(0, 1), plan[..., 2].flatten(), *x.shape[2:])
+    (n, k), (_, h, w) = plan.shape[:2], x.shape[1:]
+    mask = _window(plan[..., :2].flatten(0, 1), plan[..., 2].flatten(), h, w)
     change = 2 * eps[:, None, None, None, None] * plan[..., 3:, None, None]
     low, high = (edge[:, None] for edge in ball.box(x, eps))
-    return torch.clamp(z[:, None] + change * mask.unflatten(0, plan.shape[:2]), low, high)
+    return torch.clamp(z[:, None] + change * mask.reshape(n, k, 1, h, w), low, high)
 
 
 def recolour_one(z: Tensor, x: Tensor, eps: Tensor, plan: Tensor) -> Tensor:

@@ -249,7 +249,7 @@ class Square(Search[SquareState]):
             return moves.recolour(s.z, s.x, s.eps, plans)
         z, x, eps = (t.repeat_interleave(k, 0) for t in (s.z, s.x, s.eps))
         moved = moves.transfer(z, x, eps, plans.flatten(0, 1), self._plan(s.x).sides)
-        return moved.unflatten(0, (len(s), k))
+        return moved.reshape(len(s), k, *s.x.shape[1:])
 
     def _shared(self, s: SquareState) -> Tensor:
         """[n, width] a plan in L2: the same squares for all rows, signs for each that moves."""
