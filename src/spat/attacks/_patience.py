@@ -27,8 +27,8 @@ def no_looks(like: Tensor) -> Tensor:
 
 def until_look(step: Tensor, limit: Tensor) -> Tensor:
     """[n] steps to the next look at each row, or to a limit that lies before it."""
-    looks = torch.stack([limit // part for part in (*LOOKS, 1)], 1)
-    return torch.where(looks > step[:, None], looks - step[:, None], limit[:, None]).amin(1)
+    left = limit[:, None] // torch.tensor((*LOOKS, 1), device=step.device) - step[:, None]
+    return torch.where(left > 0, left, limit[:, None]).amin(1)
 
 
 def look(

@@ -25,8 +25,8 @@ from spat.attacks._state import State, column, on_cpu, shared
 from spat.errors import UserError
 
 AHEAD = 128  # queries that are planned at once
-TOGETHER = {"cpu": 40, "cuda": 512}  # images of at most LARGEST numbers that fill a forward
-LARGEST = 32 * 32 * 3
+TOGETHER = {"cpu": 40, "cuda": 512}  # images of at most so many NUMBERS that fill a forward
+NUMBERS = 32 * 32 * 3
 FURTHEST = (
     12  # queries of a row in one forward: 2 to 6 % are accepted, more would be void too often
 )
@@ -172,8 +172,7 @@ class Square(Search[SquareState]):
 
     def _reach(self, s: SquareState) -> Tensor:
         """[n] queries that a row may go on: to its end, or to where it is looked at before."""
-        left = s.limit - s.step
-        left = torch.minimum(left, until_look(s.step, s.limit)) if self.patience else left
+        left = until_look(s.step, s.limit) if self.patience else s.limit - s.step
         return torch.where(s.active, left, 0)
 
     def _answers(
@@ -290,7 +289,7 @@ class Square(Search[SquareState]):
 
 def together(x: Tensor) -> int:
     """How many such images fill a forward."""
-    return TOGETHER.get(x.device.type, 1) * LARGEST // max(x[0].numel(), LARGEST)
+    return TOGETHER.get(x.device.type, 1) * NUMBERS // max(x[0].numel(), NUMBERS)
 
 
 def first_of_all(wanted: Tensor, most: int) -> Tensor:
