@@ -52,7 +52,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("kills", "more"),
-    [(6, "--attacks pgd-3 aa-2000"), (3, "--attacks pgd-3 aa-2000 --within 17pp --batch-size 8")],
+    [(6, "--attacks pgd-3 aa-8000"), (3, "--attacks pgd-3 aa-8000 --within 17pp --batch-size 8")],
 )
 def test_a_killed_evaluation_is_byte_identical(place: Path, kills: int, more: str) -> None:
     seed = random.SystemRandom().randrange(1000)

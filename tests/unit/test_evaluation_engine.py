@@ -11,6 +11,7 @@ import spat
 from spat.attacks._search import Search
 from spat.attacks._standard import run_exact, standard
 from spat.evaluation import _subject, attack_by_name, plan_attacks
+from spat.evaluation._room import automatic
 from spat.records import Attacked, Event, Outcomes
 from spat.rng import PerExample, derive
 
@@ -272,3 +273,11 @@ def test_hasty_attacks_say_so(data: Data) -> None:
     assert "frugal=True, patience=3.0" in repr(fast[0].attack)
     assert "frugal=True" in repr(fast[1].attack)
     assert "frugal=False" in repr(exact[0].attack)
+
+
+@pytest.mark.parametrize(
+    ("shape", "images"),
+    [((3, 32, 32), 64), ((1, 28, 28), 250), ((1, 4, 4), 256), ((3, 224, 224), 1)],
+)
+def test_a_batch_suits_the_size_of_its_images(shape: tuple[int, ...], images: int) -> None:
+    assert automatic(torch.device("cpu"), torch.Size(shape)) == images

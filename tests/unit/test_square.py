@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import spat
 from conftest import Convolutional
-from spat.attacks import _patience
+from spat.attacks import _patience, square
 from spat.attacks import _square as moves
 from spat.attacks.square import Square, SquareState
 from spat.rng import PerExample
@@ -34,9 +34,12 @@ class PixelSum(nn.Module):
 
 
 def correct(
-    model: nn.Module, n: int = 5, shape: tuple[int, ...] = (2, 8, 8)
+    model: nn.Module,
+    n: int = 5,
+    shape: tuple[int, ...] = (2, 8, 8),
+    dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:
-    x = torch.rand(n, *shape, generator=torch.Generator().manual_seed(2))
+    x = torch.rand(n, *shape, generator=torch.Generator().manual_seed(2), dtype=dtype)
     with torch.no_grad():
         return x, model(x).argmax(1)
 
@@ -94,7 +97,7 @@ def test_a_recoloured_square_stands_at_the_edge_of_the_ball() -> None:
     eps = torch.tensor([0.05, 0.1])
     z = moves.stripes(x, eps, torch.rand(2, 3, 1, 8, generator=rng))
     plan = torch.tensor([[1.0, 2, 3, 1, -1, 1], [0, 0, 2, -1, -1, 1]])
-    new = moves.recolour(z, x, eps, plan)
+    new = moves.recolour(z, x, eps, plan[:, None])[:, 0]
     for i in range(2):
         top, left, side = (int(v) for v in plan[i, :3])
         inside = torch.zeros(8, 8, dtype=torch.bool)
@@ -222,6 +225,119 @@ def test_finds_its_way_through_masked_gradients() -> None:
         for name in ("apgd-ce", "square")
     }
     assert broken["square"] > broken["apgd-ce"]
+
+
+def one_at_a_time(search: Square, model: nn.Module, state: SquareState) -> None:
+    """The slow twin: query by query, each a forward of its own, no-ops included."""
+    plan = moves.Plan(search.norm, search.share, tuple(state.x.shape[1:]), half_open=False)  # type: ignore[arg-type]
+    for i in range(len(state)):
+        row = slice(i, i + 1)
+        x, y, eps, z = state.x[row], state.y[row], state.eps[row], state.z[row]
+        margin, history, limit = state.margin[row], state.history[row], state.limit[row]
+        broken, step = bool(state.broken[i]), 0
+        while not broken and step < int(limit):
+            numbers = PerExample(state.seed, state.ids[row] * 8192 + step).uniform(plan.numbers)
+            square = plan.squares(torch.tensor([step]), numbers).to(x)
+            if search.norm == "linf":
+                new = moves.recolour(z, x, eps, square[:, None])[:, 0]
+            else:
+                new = moves.transfer(z, x, eps, square, plan.sides)
+            step, logits = step + 1, model(new)
+            found = spat.losses.margin(logits, y)
+            if bool(found < margin) or bool(found <= 0):
+                z, margin = new, found
+            broken = bool(logits.argmax(1) != y)
+            if search.patience:
+                at = torch.tensor([step])
+                history, limit = _patience.look(history, margin, at, limit, search.patience)
+        state.z[i], state.margin[i], state.history[i] = z[0], margin[0], history[0]
+        state.step[i], state.limit[i], state.broken[i] = step, limit[0], broken
+        if broken and int(state.step_found[i]) < 0:
+            state.step_found[i] = step
+
+
+@pytest.mark.parametrize("patience", [0.0, 1.5])
+@pytest.mark.parametrize("together", [1, 7, 40])
+@pytest.mark.parametrize(
+    ("n", "shape", "classes"), [(5, (2, 8, 8), 3), (1, (1, 5, 9), 2), (13, (1, 7, 7), 4)]
+)
+@pytest.mark.parametrize("norm", NORMS)
+def test_looking_ahead_decides_nothing(
+    norm: Norm,
+    n: int,
+    shape: tuple[int, int, int],
+    classes: int,
+    together: int,
+    patience: float,
+) -> None:
+    """As many queries a forward as there are, and one after the other: the same to the last bit."""
+    model = PixelSum(classes, math.prod(shape)).double()
+    x, y = correct(model, n, shape, torch.float64)
+    eps = EPS[norm] * (1 + torch.arange(n, dtype=torch.float64) / n)
+    search = Square(eps=eps, norm=norm, queries=330, patience=patience, restarts=2)
+    batch = search.batch(model, x, y, PerExample(3, torch.arange(n) * 7))
+    for restart in range(2):
+        state, twin = (search.begin(model, batch, restart) for _ in range(2))
+        state.together = together
+        while bool(state.active.any()):
+            search.advance(model, state)
+        twin.z, twin.margin = twin.z.clone(), twin.margin.clone()
+        one_at_a_time(search, model, twin)
+        for name in ("z", "margin", "step", "limit", "broken", "step_found", "history"):
+            assert torch.equal(getattr(state, name), getattr(twin, name)), name
+
+
+def asked(model: nn.Module, search: Square, state: SquareState) -> list[int]:
+    """The rows of each forward, to the end."""
+    sizes: list[int] = []
+
+    class Heard(nn.Module):
+        def forward(self, z: Tensor) -> Tensor:
+            sizes.append(len(z))
+            logits: Tensor = model(z)
+            return logits
+
+    while bool(state.active.any()):
+        search.advance(Heard(), state)
+    return sizes
+
+
+def test_forwards_are_large_and_few_in_vain() -> None:
+    """What changes nothing is not asked; what is asked in vain is little of what there is."""
+    model = PixelSum(pixels=64)
+    x, y = correct(model, 4, (1, 8, 8))
+    search = Square(eps=1e-3, queries=2000)
+    ahead, alone = begun(search, model, x, y), begun(search, model, x, y)
+    alone.together = 1
+    few, many = asked(model, search, alone), asked(model, search, ahead)
+    assert torch.equal(ahead.z, alone.z)
+    assert max(few) == 4
+    assert max(many) == square.together(x)
+    assert len(many) < len(few) / 6
+    assert sum(few) < 0.9 * 4 * 2000
+    assert sum(few) <= sum(many) < 1.3 * sum(few)
+
+
+def test_looks_ahead_by_less_where_memory_ends() -> None:
+    model = PixelSum()
+    x, y = correct(model, 3)
+
+    class Small(nn.Module):
+        def forward(self, z: Tensor) -> Tensor:
+            if len(z) > 10:
+                raise torch.OutOfMemoryError
+            logits: Tensor = model(z)
+            return logits
+
+    search = Square(eps=EPS["linf"], queries=200)
+    state, whole = begun(search, Small(), x, y), begun(search, model, x, y)
+    assert max(asked(model, search, whole)) > 10
+    assert max(asked(Small(), search, state)) > 10  # it was tried
+    assert state.together <= 10
+    assert torch.equal(state.z, whole.z)
+    many = begun(Square(eps=1e-3), model, *correct(model, 20))
+    with pytest.raises(torch.OutOfMemoryError):  # with one query each, it is not for the search
+        asked(Small(), Square(eps=1e-3), many)
 
 
 @pytest.mark.parametrize("norm", NORMS)

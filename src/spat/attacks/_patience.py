@@ -25,6 +25,12 @@ def no_looks(like: Tensor) -> Tensor:
     return torch.full((len(like), len(LOOKS)), torch.inf, dtype=like.dtype, device=like.device)
 
 
+def until_look(step: Tensor, limit: Tensor) -> Tensor:
+    """[n] steps to the next look at each row, or to a limit that lies before it."""
+    left = limit[:, None] // torch.tensor((*LOOKS, 1), device=step.device) - step[:, None]
+    return torch.where(left > 0, left, limit[:, None]).amin(1)
+
+
 def look(
     history: Tensor, missing: Tensor, step: Tensor, limit: Tensor, patience: float
 ) -> tuple[Tensor, Tensor]:

@@ -77,10 +77,15 @@ def stripes(x: Tensor, eps: Tensor, u: Tensor) -> Tensor:
 
 
 def recolour(z: Tensor, x: Tensor, eps: Tensor, plan: Tensor) -> Tensor:
-    """Linf: a square of its own for each row gets one colour, at the edge of the ball."""
-    mask = _window(plan[:, :2], plan[:, 2], *x.shape[2:])
-    change = (2 * column(eps, x) * plan[:, 3:, None, None]) * mask
-    return torch.clamp(z + change, *ball.box(x, eps))
+    """Linf: a square of one colour, at the edge of the ball, into z; plan: [n, k, width].
+
+    [n, k, c, h, w]: k images of each row, with a square of its own in each
+    """
+    (n, k), (_, h, w) = plan.shape[:2], x.shape[1:]
+    mask = _window(plan[..., :2].flatten(0, 1), plan[..., 2].flatten(), h, w)
+    change = 2 * eps[:, None, None, None, None] * plan[..., 3:, None, None]
+    low, high = (edge[:, None] for edge in ball.box(x, eps))
+    return torch.clamp(z[:, None] + change * mask.reshape(n, k, 1, h, w), low, high)
 
 
 def recolour_one(z: Tensor, x: Tensor, eps: Tensor, plan: Tensor) -> Tensor:

@@ -1,7 +1,11 @@
 """Square: random search with a shrinking square and no gradient; it sees through masked ones.
 
-Each example draws squares of its own, some queries ahead. With `official`, the whole batch shares
-one square a query, in the places and from the numbers of the official code.
+Each example draws squares of its own, some queries ahead. Few of them are accepted, so the next
+queries of a row are asked in one forward, as if each had been refused; the first that is accepted
+makes those behind it void, and they are asked once more from the new image. A square that changes
+nothing needs no forward. So the images are those of one query at a time, and forwards are large.
+With `official`, the whole batch shares one square a query, in the places and from the numbers of
+the official code.
 """
 
 from __future__ import annotations
@@ -15,12 +19,17 @@ from torch import Tensor, nn
 from spat import losses
 from spat import rng as random
 from spat.attacks import _square as moves
-from spat.attacks._patience import look, no_looks
+from spat.attacks._patience import look, no_looks, until_look
 from spat.attacks._search import STREAMS, Batch, Search, stream, wide
 from spat.attacks._state import State, column, on_cpu, shared
 from spat.errors import UserError
 
-AHEAD = 64  # queries that are planned at once
+AHEAD = 128  # queries that are planned at once
+TOGETHER = {"cpu": 40, "cuda": 512}  # images of at most so many NUMBERS that fill a forward
+NUMBERS = 32 * 32 * 3
+FURTHEST = (
+    12  # queries of a row in one forward: 2 to 6 % are accepted, more would be void too often
+)
 
 
 @dataclass(kw_only=True)
@@ -35,6 +44,7 @@ class SquareState(State):
     ahead_from: Tensor  # int64 [n]: the query that `ahead` begins with
     seed: int = shared()  # of the streams
     fresh: int = shared()  # queries for which `ahead` still serves all rows
+    together: int = shared()  # images of a forward that may look ahead; fewer where memory ended
     table: Tensor = on_cpu(
         shared=True
     )  # [queries, width] plans of the squares that all rows share in Linf
@@ -57,13 +67,14 @@ class SquareState(State):
             raise ValueError("only rows with squares of their own, of one seed, can be joined.")
         super().append(other)
         self.fresh = min(self.fresh, other.fresh)
+        self.together = min(self.together, other.together)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Square(Search[SquareState]):
     """Square attack (Andriushchenko et al. 2020): queries only, no gradients.
 
-    queries: squares tried; one forward each
+    queries: squares tried; one forward each, or none where a square changes nothing
     share: part of the image that the first squares cover
     restarts: runs from new starts, for the examples not yet broken
     patience: give up rows whose gain so far, times this, would not do; 0 gives up none
@@ -115,18 +126,65 @@ class Square(Search[SquareState]):
 
     @torch.no_grad()
     def advance(self, model: nn.Module, state: SquareState) -> None:
-        moving = state.active
-        z = self._propose(state)
-        margin, wrong = self._look(model, z, state.y)
-        better = moving & ((margin < state.margin) | (margin <= 0))
-        state.z = torch.where(column(better, z), z, state.z)
-        state.margin = torch.where(better, margin, state.margin)
-        state.step = state.step + moving
-        self._close(state, wrong & moving)
+        if self.official:
+            z = self._propose(state)
+            margin, wrong = self._look(model, z, state.y)
+            self._accept(state, z, margin, wrong, state.active.long())
+        else:
+            self._ask_ahead(model, state)
         if self.patience:
             state.history, state.limit = look(
                 state.history, state.margin, state.step, state.limit, self.patience
             )
+
+    def _ask_ahead(self, model: nn.Module, s: SquareState) -> None:
+        """Some queries of every row, in one forward; in the same order as one after the other."""
+        most = max(len(s), min(s.together, FURTHEST * len(s)))
+        z = self._proposals(s, 3 * (most // len(s)) // 2)  # more, as some need no forward
+        queries = torch.arange(z.shape[1], device=z.device)
+        in_reach = queries < self._reach(s)[:, None]
+        wanted = in_reach & (z != s.z[:, None]).flatten(2).any(2)
+        asked = first_of_all(wanted, most)
+        try:
+            margin, wrong = self._answers(model, z, s.y, asked)
+        except torch.OutOfMemoryError:
+            if most == len(s):
+                raise
+            s.together = most // 2
+            return
+        better = (margin < s.margin[:, None]) | (margin <= 0)
+        first, end = first_of_each(better), first_of_each(~in_reach | (wanted & ~asked))
+        rows, at = torch.arange(len(s), device=z.device), first.clamp(max=z.shape[1] - 1)
+        self._accept(
+            s, z[rows, at], margin[rows, at], wrong[rows, at], torch.minimum(first + 1, end)
+        )
+
+    def _accept(
+        self, s: SquareState, z: Tensor, margin: Tensor, wrong: Tensor, queries: Tensor
+    ) -> None:
+        """Keep the images that lower the margin; queries: [n] how many led to them, 0 if none."""
+        moving = queries > 0
+        better = moving & ((margin < s.margin) | (margin <= 0))
+        s.z = torch.where(column(better, z), z, s.z)
+        s.margin = torch.where(better, margin, s.margin)
+        s.step = s.step + queries
+        self._close(s, wrong & moving)
+
+    def _reach(self, s: SquareState) -> Tensor:
+        """[n] queries that a row may go on: to its end, or to where it is looked at before."""
+        left = until_look(s.step, s.limit) if self.patience else s.limit - s.step
+        return torch.where(s.active, left, 0)
+
+    def _answers(
+        self, model: nn.Module, z: Tensor, y: Tensor, asked: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """[n, k] of the images z [n, k, ...] that are asked; the others are no better than any."""
+        margin = torch.full(asked.shape, torch.inf, dtype=z.dtype, device=z.device)
+        wrong = torch.zeros_like(asked)
+        row, query = asked.nonzero(as_tuple=True)
+        if len(row):
+            margin[row, query], wrong[row, query] = self._look(model, z[row, query], y[row])
+        return margin, wrong
 
     def _source(self, batch: Batch, rounds: Tensor) -> random.Source:
         if not self.official and isinstance(batch.source, torch.Generator):
@@ -162,6 +220,7 @@ class Square(Search[SquareState]):
             "ahead": batch.x.new_zeros(len(batch), AHEAD, plan.width),
             "ahead_from": torch.zeros_like(batch.index),
             **dict.fromkeys(("seed", "fresh", "asked"), 0),
+            "together": together(batch.x),
             **dict.fromkeys(("table", "generator"), none),
         }
         if isinstance(source, random.PerExample):
@@ -175,14 +234,21 @@ class Square(Search[SquareState]):
         return squares
 
     def _propose(self, s: SquareState) -> Tensor:
-        if self.official and self.norm == "linf":
-            plan = s.table[min(s.asked, len(s.table) - 1)].to(s.x)
-            s.asked += 1
-            return moves.recolour_one(s.z, s.x, s.eps, plan)
-        plans = self._shared(s) if self.official else self._own(s)
+        """The images of the next query in the official code."""
+        if self.norm == "l2":
+            return moves.transfer(s.z, s.x, s.eps, self._shared(s), self._plan(s.x).sides)
+        plan = s.table[min(s.asked, len(s.table) - 1)].to(s.x)
+        s.asked += 1
+        return moves.recolour_one(s.z, s.x, s.eps, plan)
+
+    def _proposals(self, s: SquareState, k: int) -> Tensor:
+        """[n, k, c, h, w] the images of the next k queries of each row, all of them from z."""
+        plans = self._own(s, k)
         if self.norm == "linf":
             return moves.recolour(s.z, s.x, s.eps, plans)
-        return moves.transfer(s.z, s.x, s.eps, plans, self._plan(s.x).sides)
+        z, x, eps = (t.repeat_interleave(k, 0) for t in (s.z, s.x, s.eps))
+        moved = moves.transfer(z, x, eps, plans.flatten(0, 1), self._plan(s.x).sides)
+        return moved.reshape(len(s), k, *s.x.shape[1:])
 
     def _shared(self, s: SquareState) -> Tensor:
         """[n, width] a plan in L2: the same squares for all rows, signs for each that moves."""
@@ -192,17 +258,17 @@ class Square(Search[SquareState]):
         s.generator = source.get_state()
         return plan.squares(s.step, u.to(s.x))
 
-    def _own(self, s: SquareState) -> Tensor:
-        """[n, width] the next plan of each row's stream."""
-        if not s.fresh:
+    def _own(self, s: SquareState, k: int) -> Tensor:
+        """[n, k, width] the next plans of each row's stream."""
+        if s.fresh < k:
             plan = self._plan(s.x)
             steps = s.step.cpu()[:, None] + torch.arange(AHEAD)
             each = random.PerExample(s.seed, (s.ids[:, None] * STREAMS + steps).flatten())
             u = each.uniform(plan.numbers).reshape(len(s), AHEAD, plan.numbers)
             s.ahead, s.ahead_from, s.fresh = plan.squares(steps, u).to(s.ahead), s.step, AHEAD
-        s.fresh -= 1
-        rows = torch.arange(len(s), device=s.step.device)
-        return s.ahead[rows, s.step - s.ahead_from]
+        s.fresh -= k
+        rows, queries = (torch.arange(m, device=s.step.device) for m in (len(s), k))
+        return s.ahead[rows[:, None], (s.step - s.ahead_from)[:, None] + queries]
 
     def _look(self, model: nn.Module, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The margin, which a query must lower, and whether the image is misclassified."""
@@ -219,6 +285,22 @@ class Square(Search[SquareState]):
         s.broken = s.broken | wrong
         if self.official:
             s.limit = torch.where(s.margin <= 0, s.step, s.limit)
+
+
+def together(x: Tensor) -> int:
+    """How many such images fill a forward."""
+    return TOGETHER.get(x.device.type, 1) * NUMBERS // max(x[0].numel(), NUMBERS)
+
+
+def first_of_all(wanted: Tensor, most: int) -> Tensor:
+    """bool [n, k]: at most so many of those that are wanted, of every row the earliest ones."""
+    ordered = wanted.T.flatten()
+    return (ordered & (ordered.cumsum(0) <= most)).reshape(wanted.T.shape).T
+
+
+def first_of_each(mask: Tensor) -> Tensor:
+    """int64 [n]: the place of the first that is true in each row of a mask [n, k], or k."""
+    return (mask.cumsum(1) == 0).sum(1)
 
 
 def draw_shared(source: torch.Generator, common: int, each: int, rows: Tensor) -> Tensor:

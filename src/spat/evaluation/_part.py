@@ -13,7 +13,7 @@ from spat.evaluation._subject import Examples, Subject
 from spat.evaluation._tally import Tally
 from spat.rng import PerExample
 
-FEWEST = 16  # rows that are worth a lane of their own: with fewer, threads share operations
+FEWEST = 4  # rows that are worth a lane of their own: with fewer, threads share operations
 Pause = Callable[[float], None]  # told the share of the part that is done; may save, may raise
 
 

@@ -11,13 +11,14 @@ from torch import Tensor
 from spat.errors import UserError
 
 GPU_BATCH, CPU_BATCH = 512, 64  # what fills a GPU; what stays in a processor's cache
-LARGEST = 32 * 32 * 3  # numbers of an image that these batches are meant for
+NUMBERS = 32 * 32 * 3  # of an image that these batches are meant for
+SMALLER = 4  # at most so many times as many of smaller images
 
 
 def automatic(device: torch.device, shape: torch.Size) -> int:
-    """A batch that suits the device; fewer of larger images."""
+    """A batch that suits the device; fewer of larger images, more of smaller ones."""
     most = GPU_BATCH if device.type == "cuda" else CPU_BATCH
-    return max(1, most * LARGEST // max(shape.numel(), LARGEST))
+    return max(1, min(most * NUMBERS // shape.numel(), most * SMALLER))
 
 
 class Room:
