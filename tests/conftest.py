@@ -71,6 +71,14 @@ def images() -> tuple[Tensor, Tensor]:
 
 
 @pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def heard_signals() -> Iterator[None]:
     """Signals as at a terminal, whoever runs the tests: `nohup` or a shell's `&` ignores some."""
     usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}

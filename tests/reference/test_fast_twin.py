@@ -8,6 +8,7 @@ the same is shown in float64, where no gradient is so small.
 from __future__ import annotations
 
 import copy
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,7 +80,7 @@ class Pair:
         attack = {"eps": case.eps, "step": case.step, "steps": self.defence.attack.steps}
         x_slow = craft(twin, self.slow, x, y, start(self.name, x, case.eps, step), **attack)
         rng = alone(x, y).source(0, "attack", step)
-        x_fast = self.defence.craft(self.engine.attacked(), x, y, rng=rng).x_adv
+        x_fast = self.defence.craft(self.attacked(x), x, y, rng=rng).x_adv
         assert x_fast is not None
         self.flips += float(((x_fast - x_slow).abs() > 1e-5).double().mean()) / STEPS
         with global_seed(CPU, 0, "forward", step):
@@ -88,6 +89,10 @@ class Pair:
         batch = alone(x, y)
         means = self.engine.update(self.defence, batch, seed=0, step=step, lr=SETTINGS["lr"])
         return slow, means["loss"]
+
+    def attacked(self, x: Tensor) -> nn.Module:
+        exact = self.engine.exact
+        return self.engine.attacked() if exact is None else exact.on(x)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         rng = generator("batch", step)
@@ -108,6 +113,18 @@ def test_the_engine_equals_the_slow_twin(case: Case, name: str, mode: str) -> No
     for slow, fast in losses:
         assert fast == pytest.approx(slow, rel=1e-5)
     assert losses[-1][0] != losses[0][0]
+
+
+def test_exact_mode_equals_the_twin_in_blocks(
+    two_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a batch large enough for two threads, wherever a half gives the bits of the whole."""
+    monkeypatch.setattr(sys.modules[__name__], "BATCH", 64)
+    pair = Pair(CASES[1], "spat", torch.float32, exact=True)
+    losses = [pair.step(step) for step in range(5)]
+    assert pair.flips == 0.0
+    for slow, fast in losses:
+        assert fast == pytest.approx(slow, rel=1e-6)
 
 
 @pytest.mark.slow

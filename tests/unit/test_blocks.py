@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -18,13 +17,6 @@ from spat.fast import Split, run_blocks, split, surrogate
 from spat.threat import Linf
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(1)
 
 
 def test_rows_come_back_in_order_whichever_block_is_done_first() -> None:

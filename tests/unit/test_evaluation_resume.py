@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,14 +129,6 @@ def test_stopped_anywhere_it_ends_the_same(
     assert text(found) == text(whole)
     if "within" in settings:
         assert 16 < len(found) < 60
-
-
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_lanes_of_several_threads_go_on_too(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import spat
-from conftest import Convolutional
 from spat.attacks.square import Square
 from spat.evaluation import attack_by_name
 from spat.evaluation._drive import Drive
@@ -28,13 +26,6 @@ from spat.rng import PerExample
 SEARCHES = ("apgd-ce-8", "apgd-t-8", "fab-t-8", "md-8", "square-100")
 CPU, N, EPS = torch.device("cpu"), 70, 0.2
 Data = tuple[Tensor, Tensor]
-
-
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(1)
 
 
 @pytest.fixture
@@ -172,13 +163,6 @@ def test_official_squares_in_l2_are_not_divided(two_threads: None) -> None:
         net, linf.batch(net, x, y, torch.Generator())
     )
     assert [len(part) for part in state.divided(2)] == [20, 20]
-
-
-def test_a_graph_of_the_model_is_the_model(convolutional: Convolutional) -> None:
-    x, net = torch.rand(5, 2, 8, 8), convolutional.eval()
-    same = rowwise(net)
-    assert same.separable
-    assert torch.equal(same(x), net(x))
 
 
 class Remembering(nn.Module):

@@ -3,12 +3,13 @@
 from spat.fast._blocks import Crew, Split, crew, one_by_one, run_blocks, split
 from spat.fast._compiled import Compile
 from spat.fast._hardware import has_fast_bfloat16
-from spat.fast.rowwise import rowwise
+from spat.fast.rowwise import Exact, rowwise
 from spat.fast.surrogate import Precision, Surrogate, surrogate, uses_bfloat16
 
 __all__ = [
     "Compile",
     "Crew",
+    "Exact",
     "Precision",
     "Split",
     "Surrogate",

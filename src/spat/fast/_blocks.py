@@ -17,6 +17,8 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from spat.fast._heap import keep_freed_memory
+
 SMALLEST = 32  # examples of a block; below, calling an operation costs as much as computing it
 MOST = 4  # workers: Python runs one of them at a time
 T = TypeVar("T")
@@ -91,6 +93,7 @@ def one_by_one(fn: Callable[[T], R], items: Sequence[T]) -> list[R]:
 
 @contextmanager
 def _workers(by: Split) -> Iterator[ThreadPoolExecutor]:
+    keep_freed_memory()
     threads, grad = torch.get_num_threads(), torch.is_grad_enabled()
 
     def prepare() -> None:

@@ -21,11 +21,10 @@ from torch import Tensor, fx, nn
 
 from spat.fast._deep import lay_deep
 from spat.fast._fold import Layer
-from spat.fast._graph import RELUS, SUMS, called, sole_calls
+from spat.fast._graph import NORMS, RELUS, SUMS, called, sole_calls
 from spat.fast._layers import Affine, FoldedConv, InputConv
 from spat.fast._rows import of_torch
 
-NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm)
 # Layers that do not keep their output for the backward pass, so that it may be overwritten.
 FORGETFUL = (nn.Conv2d, nn.BatchNorm2d, nn.Linear, nn.MaxPool2d, Affine)
 
@@ -123,7 +122,7 @@ def tidy(traced: fx.GraphModule) -> None:
     """Order and overwrite what is left, and drop what nobody uses."""
     _pool_first(traced)
     _fuse_relu(traced)
-    _relu_in_place(traced)
+    relu_in_place(traced)
     lay_deep(traced)
     traced.graph.eliminate_dead_code()
     traced.delete_all_unused_submodules()
@@ -170,7 +169,8 @@ def _fuses(traced: fx.GraphModule, node: Any) -> bool:
     return isinstance(layer, FoldedConv) and layer.fuses and len(node.users) == 1
 
 
-def _relu_in_place(traced: fx.GraphModule) -> None:
+def relu_in_place(traced: fx.GraphModule) -> None:
+    """A ReLU overwrites what nobody else reads, neither forwards nor for a gradient."""
     graph = traced.graph
     for relu in list(graph.nodes):
         source = relu.args[0] if _is_relu(traced, relu) else None

@@ -2,8 +2,8 @@
 
 The inner attack is nearly the whole cost of adversarial training. It runs on an evaluation copy
 that takes over the model's weights before each attack; the training passes run on the model itself,
-in bfloat16 where the copy does. `exact` attacks the model itself, in float32 and as its tensors
-lie, so that each iterate is, bit for bit, that of the literal algorithm.
+in bfloat16 where the copy does. `exact` attacks the model's own operations, in float32 and as its
+tensors lie, so that each iterate is, bit for bit, that of the literal algorithm.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from spat.defences._base import Crafted, Defence, Progress, Terms
 from spat.errors import UserError
-from spat.fast import Compile, Precision, Surrogate, surrogate, uses_bfloat16
+from spat.fast import Compile, Exact, Precision, Surrogate, surrogate, uses_bfloat16
 from spat.models import renormalise_heads
 from spat.rng import global_seed
 from spat.training.batches import Batch
@@ -74,6 +74,7 @@ class Engine:
         model = self.model
         self.mixed = not exact and uses_bfloat16(model, precision)
         self.copy: Surrogate | None = None
+        self.exact = Exact(model) if exact else None
         if not exact:
             self.copy = surrogate(model, precision=precision, example=example, compile=compile)
             if self.copy.any_layout:
@@ -130,7 +131,13 @@ class Engine:
         noise = [None] * len(parts) if carried is None else carried.tensor_split(len(parts))
         return self.world.agreed(  # logits may be no numbers for one share only
             lambda: [
-                defence.craft(attacked, part.x, part.y, rng=part.source(*names), noise=delta)
+                defence.craft(
+                    attacked if self.exact is None else self.exact.on(part.x),
+                    part.x,
+                    part.y,
+                    rng=part.source(*names),
+                    noise=delta,
+                )
                 for part, delta in zip(parts, noise, strict=True)
             ]
         )
