@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 import spat
-from race import Race, from_flags, report
+from race import Race, Run, from_flags, report
 from spat.attacks.pgd import PGD
 from spat.fast import Compile, surrogate
-from step import RESNET, Run, Task
+from step import RESNET, Task
 
 MODES: dict[str, dict[str, Any]] = {
     "exact": {"exact": True},

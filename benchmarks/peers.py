@@ -8,19 +8,18 @@ and named. `make bench` installs them into an environment of their own.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from race import Claim, from_flags, report
+from race import Claim, Run, apart, from_flags, report
 from spat.attacks.pgd import PGD
 from spat.fast import surrogate
 from spat.models import build_model
 
 EPS, SIZE, STEPS = 8 / 255, 2 / 255, 10
-Run = Callable[[], object]
 
 
 def torchattacks(model: nn.Module, x: Tensor, y: Tensor) -> Run:
@@ -55,11 +54,23 @@ def toolbox(model: nn.Module, x: Tensor, y: Tensor) -> Run:
     return lambda: attack.generate(images, labels)
 
 
+MODULES = {
+    "torchattacks": "torchattacks",
+    "foolbox": "foolbox",
+    "adversarial-robustness-toolbox": "art",
+}
 PEERS = {
     "torchattacks": torchattacks,
     "foolbox": foolbox,
     "adversarial-robustness-toolbox": toolbox,
 }
+
+
+def contender(name: str) -> Run:
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.rand(64, 3, 32, 32, generator=rng), torch.randint(10, (64,), generator=rng)
+    model = build_model("resnet18", seed=0).eval()
+    return PEERS[name](model, x, y) if name in PEERS else ours(model, x, y, name)
 
 
 def ours(model: nn.Module, x: Tensor, y: Tensor, precision: Any) -> Run:
@@ -70,18 +81,11 @@ def ours(model: nn.Module, x: Tensor, y: Tensor, precision: Any) -> Run:
 
 def main() -> None:
     race = from_flags(__doc__, rounds=3)
-    rng = torch.Generator().manual_seed(0)
-    x, y = torch.rand(64, 3, 32, 32, generator=rng), torch.randint(10, (64,), generator=rng)
-    model = build_model("resnet18", seed=0).eval()
-    runs: dict[str, Run] = {}
-    for name, make in PEERS.items():
-        try:
-            runs[name] = make(model, x, y)
-        except ImportError as error:
-            print(f"{name} is left out: {error}")
-    for precision in ("float32", "bfloat16"):
-        runs[precision] = ours(model, x, y, precision)
-    best = race(runs)
+    missing = [name for name, module in MODULES.items() if not find_spec(module)]
+    print(*(f"{name} is left out: it is not installed" for name in missing), sep="\n")
+    names = [name for name in (*PEERS, "float32", "bfloat16") if name not in missing]
+    with apart({name: (contender, name) for name in names}) as runs:
+        best = race(runs)
     peer = min((best[name] for name in PEERS if name in best), default=float("nan"))
     print(", ".join(f"{name} {seconds:.3g} s" for name, seconds in best.items()))
     claims = [

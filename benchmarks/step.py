@@ -9,7 +9,6 @@ Run: make bench, or this file alone. On two cores about four minutes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +17,11 @@ from torch import Tensor, nn
 
 import spat
 from ceiling import convolution_ceiling
-from race import Claim, Race, from_flags, report
+from race import Claim, Race, Run, apart, from_flags, report
 from spat.attacks.pgd import PGD
 from spat.fast import has_fast_bfloat16, surrogate
 from spat.models import build_model
 from spat.training.engine import sgd
-
-Run = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -66,17 +63,23 @@ def twin(task: Task) -> Run:
     return run
 
 
-def contenders(task: Task) -> dict[str, Run]:
-    def ours(**settings: Any) -> Run:
-        step, (x, y) = spat.step(task.made(), task.defence(), lr=0.01, **settings), task.batch()
-        return lambda: step(x, y)
+def ours(task: Task, settings: dict[str, Any]) -> Run:
+    step, (x, y) = spat.step(task.made(), task.defence(), lr=0.01, **settings), task.batch()
+    return lambda: step(x, y)
 
-    modes: dict[str, dict[str, Any]] = {
-        "exact": {"exact": True},
-        "float32": {"precision": "float32"},
-        "bfloat16": {"precision": "bfloat16"},
-    }
-    return {"twin": twin(task), **{name: ours(**settings) for name, settings in modes.items()}}
+
+MODES: dict[str, dict[str, Any]] = {
+    "exact": {"exact": True},
+    "float32": {"precision": "float32"},
+    "bfloat16": {"precision": "bfloat16"},
+}
+
+
+def raced(task: Task, race: Race) -> dict[str, float]:
+    """The best seconds of the twin and of each mode, each in a process of its own."""
+    modes = {name: (ours, task, settings) for name, settings in MODES.items()}
+    with apart({"twin": (twin, task), **modes}) as runs:
+        return race(runs)
 
 
 def attack_step(task: Task, race: Race, dtype: torch.dtype) -> float:
@@ -97,7 +100,7 @@ def _name(dtype: torch.dtype) -> Any:
 
 def main() -> None:
     race = from_flags(__doc__, rounds=3)
-    best = {task.model: race(contenders(task)) for task in (RESNET, SMALL)}
+    best = {task.model: raced(task, race) for task in (RESNET, SMALL)}
     ratio = {name: {k: own["twin"] / v for k, v in own.items()} for name, own in best.items()}
     dtype = torch.bfloat16 if has_fast_bfloat16("cpu") else torch.float32
     x, _ = RESNET.batch()

@@ -12,7 +12,7 @@ from torch.nn.functional import relu
 
 from conftest import Convolutional, Linear
 from spat import catalog
-from spat.fast import Surrogate, surrogate
+from spat.fast import Surrogate, _deep, deep_small_maps, surrogate
 from spat.fast._deep import ENOUGH, deep, flat
 from spat.fast._hardware import has_wide_vectors
 from spat.fast._layers import FoldedConv
@@ -148,6 +148,42 @@ def test_all_convolutions_of_our_models_see_depth(name: str, shape: tuple[int, i
     graph: Any = fast.net.graph
     called = [node.target for node in graph.nodes]
     assert called.count(deep) == called.count(flat) == 1
+
+
+@pytest.mark.parametrize("settings", ODD, ids=str)
+def test_small_maps_are_trained_deep(settings: dict[str, Any]) -> None:
+    """Values and all gradients, in double precision."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        conv = nn.Conv2d(4, 6, **{"kernel_size": 3, "padding": 1, **settings}).double()
+        x = torch.randn(ENOUGH + 1, 4, 4, 4, dtype=torch.float64)
+
+    def passed() -> list[Tensor]:
+        given = x.clone().requires_grad_()
+        out = conv(given)
+        return [out, *torch.autograd.grad(out.square().sum(), (given, conv.weight, conv.bias))]
+
+    plain = passed()
+    with deep_small_maps(conv):
+        laid = passed()
+        assert conv(torch.zeros(1, 4, 5, 5).double()).ndim == 4
+    assert "_conv_forward" not in vars(conv)
+    for ours, theirs in zip(laid, plain, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.skipif(not has_wide_vectors(), reason="not measured to be faster")
+def test_only_small_maps_of_many_images_are_trained_deep(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, ...]] = []
+    monkeypatch.setattr(_deep, "deep", lambda x: seen.append(x.shape) or deep(x))
+    conv, halving = nn.Conv2d(1, 1, 3, padding=1), nn.Conv2d(1, 1, 3, padding=1, stride=2)
+    with deep_small_maps(nn.ModuleList([conv, halving])):
+        conv(torch.zeros(ENOUGH, 1, 4, 4))
+        halving(torch.zeros(ENOUGH, 1, 8, 8))
+        conv(torch.zeros(ENOUGH, 1, 5, 5))
+        conv(torch.zeros(ENOUGH - 1, 1, 4, 4))
+        conv(torch.zeros(1, 4, 4))
+    assert seen == [(ENOUGH, 1, 4, 4), (ENOUGH, 1, 8, 8)]
 
 
 def test_a_copy_takes_over_new_weights(convolutional: Convolutional) -> None:

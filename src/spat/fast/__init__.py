@@ -2,6 +2,7 @@
 
 from spat.fast._blocks import Crew, Split, crew, one_by_one, run_blocks, split
 from spat.fast._compiled import Compile
+from spat.fast._deep import deep_small_maps
 from spat.fast._hardware import has_fast_bfloat16
 from spat.fast.rowwise import Exact, rowwise
 from spat.fast.surrogate import Precision, Surrogate, surrogate, uses_bfloat16
@@ -14,6 +15,7 @@ __all__ = [
     "Split",
     "Surrogate",
     "crew",
+    "deep_small_maps",
     "has_fast_bfloat16",
     "one_by_one",
     "rowwise",

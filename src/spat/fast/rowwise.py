@@ -53,7 +53,7 @@ def rowwise(model: nn.Module) -> nn.Module:
 
 
 class Exact:
-    """What gives an attack the model's own bits: its graph, in parts, where that is so; else itself."""
+    """What gives an attack the bits of a model: its graph in parts, where that is so, or itself."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model

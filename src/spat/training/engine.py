@@ -9,8 +9,8 @@ tensors lie, so that each iterate is, bit for bit, that of the literal algorithm
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -19,7 +19,15 @@ from torch import Tensor, nn
 
 from spat.defences._base import Crafted, Defence, Progress, Terms
 from spat.errors import UserError
-from spat.fast import Compile, Exact, Precision, Surrogate, surrogate, uses_bfloat16
+from spat.fast import (
+    Compile,
+    Exact,
+    Precision,
+    Surrogate,
+    deep_small_maps,
+    surrogate,
+    uses_bfloat16,
+)
 from spat.models import renormalise_heads
 from spat.rng import global_seed
 from spat.training.batches import Batch
@@ -170,10 +178,22 @@ class Engine:
         self, defence: Defence, part: Batch, crafted: Crafted, progress: Progress | None
     ) -> Terms:
         """The training passes of a part of a batch and the loss of their logits."""
-        mixed = torch.autocast(part.x.device.type, torch.bfloat16, enabled=self.mixed)
-        with mixed, whole_batch(self.model, self.world, part, sync=self.sync):
+        with self.mixing(), whole_batch(self.model, self.world, part, sync=self.sync):
             terms: Terms = self.response(defence, part.x, part.y, crafted, progress)
         return terms
+
+    @contextmanager
+    def mixing(self) -> Iterator[None]:
+        """The training passes in bfloat16, where the attack is."""
+        device = next(self.model.parameters()).device
+        if not self.mixed:
+            yield
+        elif device.type == "cpu":
+            with torch.autocast("cpu", torch.bfloat16), deep_small_maps(self.model):
+                yield
+        else:
+            with torch.autocast(device.type, torch.bfloat16):
+                yield
 
     def means(self, terms: Terms, n: int) -> Means:
         """Over all n images, whoever has them, in one message and one wait for the device."""
