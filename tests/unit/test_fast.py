@@ -150,12 +150,12 @@ def test_all_convolutions_of_our_models_see_depth(name: str, shape: tuple[int, i
     assert called.count(deep) == called.count(flat) == 1
 
 
-@pytest.mark.parametrize("settings", ODD, ids=str)
+@pytest.mark.parametrize("settings", [{**odd, "kernel_size": 3} for odd in ODD], ids=str)
 def test_small_maps_are_trained_deep(settings: dict[str, Any]) -> None:
     """Values and all gradients, in double precision."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        conv = nn.Conv2d(4, 6, **{"kernel_size": 3, "padding": 1, **settings}).double()
+        conv = nn.Conv2d(4, 6, **{"padding": 1, **settings}).double()
         x = torch.randn(ENOUGH + 1, 4, 4, 4, dtype=torch.float64)
 
     def passed() -> list[Tensor]:
