@@ -13,8 +13,8 @@ MEASURED = ROOT / "results" / "performance"
 PERFORMANCE = (
     "What a training step costs, what each idea in it bought, and how far it is from what the "
     "machine can do; what did not help is told in [tried.md](tried.md). Ratios are of best turns, "
-    "taken in turns in one run; seconds are those of the machine that is named. `make bench` "
-    "measures all of it again, `make docs` writes this page."
+    "taken in turns in one run, each contender in a process of its own; seconds are those of the "
+    "machine that is named. `make bench` measures all of it again, `make docs` writes this page."
 )
 
 
