@@ -82,7 +82,8 @@ def ours(model: nn.Module, x: Tensor, y: Tensor, precision: Any) -> Run:
 def main() -> None:
     race = from_flags(__doc__, rounds=3)
     missing = [name for name, module in MODULES.items() if not find_spec(module)]
-    print(*(f"{name} is left out: it is not installed" for name in missing), sep="\n")
+    for name in missing:
+        print(f"{name} is left out: it is not installed")
     names = [name for name in (*PEERS, "float32", "bfloat16") if name not in missing]
     with apart({name: (contender, name) for name in names}) as runs:
         best = race(runs)
