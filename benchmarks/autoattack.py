@@ -19,7 +19,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -207,19 +207,6 @@ def operations(model: nn.Module) -> int:
     return int(counter.get_total_flops())
 
 
-def table(name: str, facts: Mapping[str, Any]) -> list[str]:
-    """What was measured, as the rows of docs/autoattack.md."""
-    base, rows = facts["runs"]["official"]["seconds"], []
-    for contender, run in facts["runs"].items():
-        stages = " + ".join(f"{run['stages'].get(stage, 0.0):.1f}" for stage in STAGES)
-        rows.append(
-            f"| {name} | {facts['n']} | {facts['queries']} | {contender} | {run['seconds']:.1f} s "
-            f"| {base / run['seconds']:.1f} | {stages} | {run['processor']:.1f} s "
-            f"| {run['robust']:.1%} | {run['memory'] / 2**20:.0f} MiB |"
-        )
-    return rows
-
-
 def flags() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--n", type=int, default=500, help="images")
@@ -257,8 +244,6 @@ def measure(name: str, given: argparse.Namespace) -> None:
         "operations": operations(model),
         "runs": {contender: run.told() for contender, run in best.items()},
     }
-    for row in table(name, facts):
-        print(row)
     report(f"autoattack-{name}", Race(given.rounds), claims_of(name, best), **facts)
 
 

@@ -10,6 +10,12 @@ from spat.results import load_all, over_seeds, read_json
 
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "results" / "performance"
+STAGES = ("apgd-ce", "apgd-t", "fab-t", "square")
+AUTOATTACK = (
+    "`benchmarks/autoattack.py`: `standard` on SmallCNN, with `pyautoattack`, with exact and with "
+    "fast mode ([autoattack.md](autoattack.md)), each in a process of its own. Stages are the "
+    "seconds of APGD-CE, APGD-T, FAB-T and Square; the peak of memory includes Python and torch."
+)
 PERFORMANCE = (
     "What a training step costs, what each idea in it bought, and how far it is from what the "
     "machine can do; what did not help is told in [tried.md](tried.md). Ratios are of best turns, "
@@ -23,15 +29,40 @@ def page(note: str) -> str:
     lines = [note, "# Performance", "", PERFORMANCE, ""]
     claims = [claim for name in ("step", "peers") for claim in found[name]["claims"]]
     lines += ["## The claims", "", "| claim | measured | bar | |", "|---|---|---|---|"]
-    lines += [
-        f"| {c['text']} | {c['ratio']:.2f} | {c['bar']:g} | "
-        f"{'reached' if c['ratio'] >= c['bar'] else 'missed'} |"
-        for c in claims
-    ]
+    lines += [_claim(claim, 2) for claim in claims]
     lines += ["", _where(found["step"]), "", *_waterfall(found["waterfall"])]
-    lines += [*_roofline(found["waterfall"]), *_precision()]
+    lines += [*_roofline(found["waterfall"]), *_precision(), *_autoattack(found)]
     lines += _gpu(found["gpu"]) if "gpu" in found else []
     return "\n".join(lines)
+
+
+def _autoattack(found: dict[str, Any]) -> list[str]:
+    measured = {name.partition("-")[2]: v for name, v in found.items() if "autoattack" in name}
+    if not measured:
+        return []
+    lines = ["", "## AutoAttack against the official code", "", AUTOATTACK, ""]
+    lines += ["| claim | measured | bar | |", "|---|---|---|---|"]
+    lines += [_claim(claim, 3) for facts in measured.values() for claim in facts["claims"]]
+    lines += ["", "| model | images | queries | | time | times as fast | stages | robust | peak |"]
+    lines += ["|---|---|---|---|---|---|---|---|---|"]
+    for name, facts in measured.items():
+        lines += [_attacked(name, facts, contender) for contender in facts["runs"]]
+    return [*lines, "", *{_where(facts): None for facts in measured.values()}]
+
+
+def _attacked(name: str, facts: dict[str, Any], contender: str) -> str:
+    run, base = facts["runs"][contender], facts["runs"]["official"]["seconds"]
+    stages = " + ".join(f"{run['stages'].get(stage, 0.0):.1f}" for stage in STAGES)
+    return (
+        f"| {name} | {facts['n']} | {facts['queries']} | {contender} | {run['seconds']:.1f} s "
+        f"| {base / run['seconds']:.1f} | {stages} | {100 * run['robust']:.1f} % "
+        f"| {run['memory'] / 2**20:.0f} MiB |"
+    )
+
+
+def _claim(claim: dict[str, Any], digits: int) -> str:
+    verdict = "reached" if claim["ratio"] >= claim["bar"] else "missed"
+    return f"| {claim['text']} | {claim['ratio']:.{digits}f} | {claim['bar']:g} | {verdict} |"
 
 
 def _where(found: dict[str, Any]) -> str:
