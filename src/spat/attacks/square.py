@@ -25,7 +25,7 @@ from spat.attacks._state import State, column, on_cpu, shared
 from spat.errors import UserError
 
 AHEAD = 128  # queries that are planned at once
-TOGETHER = {"cpu": 40, "cuda": 512}  # images of at most so many NUMBERS that fill a forward
+TOGETHER = {"cpu": 96, "cuda": 512}
 NUMBERS = 32 * 32 * 3
 FURTHEST = (
     12  # queries of a row in one forward: 2 to 6 % are accepted, more would be void too often
@@ -88,6 +88,7 @@ class Square(Search[SquareState]):
     official: bool = False
 
     stride = 16
+    in_lanes = False  # between forwards Python does much, which threads would do by turns
     rows = SquareState
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """The fast way to many gradients: an evaluation copy of a model, and blocks of a batch."""
 
-from spat.fast._blocks import Crew, Split, crew, one_by_one, run_blocks, split
+from spat.fast._blocks import Crew, InBlocks, Split, crew, one_by_one, run_blocks, split, threads
 from spat.fast._compiled import Compile
 from spat.fast._hardware import has_fast_bfloat16
 from spat.fast.rowwise import rowwise
@@ -9,6 +9,7 @@ from spat.fast.surrogate import Precision, Surrogate, surrogate, uses_bfloat16
 __all__ = [
     "Compile",
     "Crew",
+    "InBlocks",
     "Precision",
     "Split",
     "Surrogate",
@@ -19,5 +20,6 @@ __all__ = [
     "run_blocks",
     "split",
     "surrogate",
+    "threads",
     "uses_bfloat16",
 ]

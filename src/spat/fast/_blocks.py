@@ -85,13 +85,41 @@ def crew(by: Split) -> Iterator[Crew]:
         yield together
 
 
+class InBlocks(nn.Module):
+    """A model to which a crew gives each batch in blocks of at least `smallest`; no gradients."""
+
+    def __init__(self, net: nn.Module, together: Crew, by: Split, smallest: int) -> None:
+        super().__init__()
+        self.net, self.together, self.by, self.smallest = net, together, by, smallest
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = max(min(self.by.workers, len(x) // self.smallest), 1)
+        return torch.cat(self.together(self._answer, x.chunk(parts)))
+
+    @torch.no_grad()
+    def _answer(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.net(x)
+        return logits
+
+
+@contextmanager
+def threads(n: int) -> Iterator[None]:
+    """So many for an operation of the caller."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def one_by_one(fn: Callable[[T], R], items: Sequence[T]) -> list[R]:
     return [fn(item) for item in items]
 
 
 @contextmanager
 def _workers(by: Split) -> Iterator[ThreadPoolExecutor]:
-    threads, grad = torch.get_num_threads(), torch.is_grad_enabled()
+    before, grad = torch.get_num_threads(), torch.is_grad_enabled()
 
     def prepare() -> None:
         torch.set_num_threads(by.threads)
@@ -101,4 +129,4 @@ def _workers(by: Split) -> Iterator[ThreadPoolExecutor]:
         with ThreadPoolExecutor(by.workers, initializer=prepare) as pool:
             yield pool
     finally:  # `prepare` also set what later threads of the process start with
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
