@@ -67,8 +67,8 @@ def run_blocks(fn: Callable[[slice], Tensor], n: int, by: Split) -> Tensor:
 def crew(by: Split) -> Iterator[Crew]:
     """A `map` whose calls run side by side; an exception is raised once all of them have ended.
 
-    The workers see the caller's gradient mode and use `by.threads` threads an operation. A call
-    that is alone is the caller's own, with all threads.
+    The workers, of which the caller is one, see its gradient mode and use `by.threads` threads an
+    operation. A call that is alone is the caller's own, with all threads.
     """
     if by.workers == 1:
         yield one_by_one
@@ -78,9 +78,13 @@ def crew(by: Split) -> Iterator[Crew]:
         def together(fn: Callable[[T], R], items: Sequence[T]) -> list[R]:
             if len(items) == 1:
                 return one_by_one(fn, items)
-            futures = [pool.submit(fn, item) for item in items]
-            wait(futures)
-            return [future.result() for future in futures]
+            futures = [pool.submit(fn, item) for item in items[1:]]
+            try:
+                with threads(by.threads):
+                    first = fn(items[0])
+            finally:
+                wait(futures)
+            return [first, *(future.result() for future in futures)]
 
         yield together
 
@@ -106,11 +110,13 @@ class InBlocks(nn.Module):
 def threads(n: int) -> Iterator[None]:
     """So many for an operation of the caller."""
     before = torch.get_num_threads()
-    torch.set_num_threads(n)
+    if n != before:
+        torch.set_num_threads(n)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        if n != before:
+            torch.set_num_threads(before)
 
 
 def one_by_one(fn: Callable[[T], R], items: Sequence[T]) -> list[R]:
