@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import relu
+from torch.nn.functional import max_pool2d, relu
 
 from conftest import Convolutional, Linear
 from spat import catalog
@@ -16,6 +16,7 @@ from spat.fast import Surrogate, _deep, deep_small_maps, surrogate
 from spat.fast._deep import ENOUGH, deep, flat
 from spat.fast._hardware import has_wide_vectors
 from spat.fast._layers import FoldedConv
+from spat.fast._pool import max_pool, where_positive
 from spat.models import build_model
 
 
@@ -133,6 +134,28 @@ def test_a_batch_lies_deep_and_comes_back(channels: int) -> None:
     assert torch.equal(flat(laid), x)
     assert deep(x[1:]) is not laid
     assert deep(x[1:]).shape == x[1:].shape
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("size", "sides"), [((6, 4), (2,)), ((7, 4), (2,)), ((6, 4), (3, 1, 1)), ((6, 4), (2, 1))]
+)
+def test_a_deep_batch_is_pooled_like_a_flat_one(
+    size: tuple[int, int], sides: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    """With ties, and a number that is none; with and without a gradient."""
+    x = torch.randint(4, (ENOUGH, 3, *size), generator=torch.Generator().manual_seed(0)).to(dtype)
+    x[0, 0, 1, 2] = torch.nan
+    for asks in (False, True):
+        pooled = flat(max_pool(deep(x).requires_grad_(asks), *sides))
+        torch.testing.assert_close(pooled, max_pool2d(x, *sides), rtol=0, atol=0, equal_nan=True)
+
+
+def test_gradients_pass_where_a_number_is_positive() -> None:
+    of = torch.tensor([0.0, -0.0, 1e-38, -1e-38, 3.0, -3.0, torch.inf, -torch.inf])
+    g = torch.arange(1.0, 9.0)
+    for dtype in (torch.float32, torch.bfloat16):
+        assert where_positive(g.to(dtype), of.to(dtype)).tolist() == [0, 0, 3, 0, 5, 0, 7, 0]
 
 
 @pytest.mark.skipif(not has_wide_vectors(), reason="not measured to be faster")

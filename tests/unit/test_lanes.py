@@ -18,7 +18,7 @@ from spat.evaluation._part import Task
 from spat.evaluation._room import Room
 from spat.evaluation._subject import Subject
 from spat.evaluation._tally import Tally
-from spat.fast import Split, crew, rowwise, split
+from spat.fast import InBlocks, Split, crew, rowwise, split
 from spat.modes import borrowed
 from spat.records import Attacked
 from spat.rng import PerExample
@@ -79,9 +79,9 @@ class StopError(Exception):
 
 
 @pytest.mark.parametrize("threads", [2, 1])
-@pytest.mark.parametrize("name", ["apgd-t-8", "square-100"])
+@pytest.mark.parametrize(("name", "lanes"), [("apgd-t-8", 2), ("square-100", 1)])
 def test_a_search_goes_on_from_its_lanes(
-    name: str, threads: int, model: nn.Module, two_threads: None
+    name: str, lanes: int, threads: int, model: nn.Module, two_threads: None
 ) -> None:
     """On as many threads bit for bit; on fewer, with the rows of the lanes that are gone."""
     whole = task(model, name)
@@ -97,12 +97,12 @@ def test_a_search_goes_on_from_its_lanes(
         first = Drive(part)
         with pytest.raises(StopError):
             first.run(stop)
-        assert len(first.lanes) == 2
+        assert len(first.lanes) == lanes
         tensors = copy.deepcopy(first.tensors())
         torch.set_num_threads(threads)
         second = Drive(part)
         second.restore(tensors)
-        assert len(second.lanes) == (2 if threads == 2 else 0)
+        assert len(second.lanes) == (lanes if threads >= lanes else 0)
         second.run(lambda share: None)
     for name, t in whole.tally.tensors().items():
         if threads == 2:
@@ -193,6 +193,23 @@ def test_a_model_that_keeps_its_features_is_run_by_its_graph() -> None:
     with torch.no_grad(), crew(by) as together:
         parts = together(rowwise(model), [x[:2], x[2:]])
         assert torch.allclose(torch.cat(parts), model(x), atol=1e-6)
+
+
+@pytest.mark.parametrize(("n", "blocks"), [(1, [1]), (7, [7]), (8, [4, 4]), (21, [11, 10])])
+def test_a_crew_answers_in_blocks(n: int, blocks: list[int], two_threads: None) -> None:
+    sizes: list[int] = []
+
+    class Heard(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            sizes.append(len(x))
+            return super().forward(x)
+
+    model, x, by = Heard(3, 2), torch.rand(n, 3), Split(21, workers=2)
+    with crew(by) as together:
+        answer = InBlocks(model, together, by, smallest=4)(x)
+    assert sorted(sizes, reverse=True) == blocks
+    assert not answer.requires_grad
+    assert torch.allclose(answer, model(x), atol=1e-6)
 
 
 def test_what_has_no_graph_stays_in_one_piece() -> None:

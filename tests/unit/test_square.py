@@ -312,7 +312,7 @@ def test_forwards_are_large_and_few_in_vain() -> None:
     few, many = asked(model, search, alone), asked(model, search, ahead)
     assert torch.equal(ahead.z, alone.z)
     assert max(few) == 4
-    assert max(many) == square.together(x)
+    assert max(many) == min(square.together(x), 4 * square.FURTHEST)
     assert len(many) < len(few) / 6
     assert sum(few) < 0.9 * 4 * 2000
     assert sum(few) <= sum(many) < 1.3 * sum(few)

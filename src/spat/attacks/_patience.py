@@ -40,6 +40,8 @@ def look(
     """
     parts = torch.tensor(LOOKS, device=step.device)
     now = step[:, None] == limit[:, None] // parts
+    if not bool(now.any()):
+        return history, limit
     history = torch.where(now, missing[:, None], history)
     gain = history[:, :-JUDGED] - history[:, JUDGED:]
     quarters = parts[JUDGED:].to(missing).log() / math.log(4)

@@ -109,6 +109,7 @@ class Search(Attack, Generic[S]):
 
     stride: ClassVar[int] = 1  # steps between two looks at which rows are done
     rows: ClassVar[type[State]]  # what `begin` returns
+    in_lanes: ClassVar[bool] = True  # whether rows are dealt to threads, not each of its forwards
 
     def rounds(self, classes: int) -> int:
         """How many rounds an example may need."""

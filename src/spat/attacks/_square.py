@@ -81,11 +81,13 @@ def recolour(z: Tensor, x: Tensor, eps: Tensor, plan: Tensor) -> Tensor:
 
     [n, k, c, h, w]: k images of each row, with a square of its own in each
     """
-    (n, k), (_, h, w) = plan.shape[:2], x.shape[1:]
-    mask = _window(plan[..., :2].flatten(0, 1), plan[..., 2].flatten(), h, w)
-    change = 2 * eps[:, None, None, None, None] * plan[..., 3:, None, None]
+    tall, wide = (
+        _inside(plan[..., at], plan[..., 2], extent).to(z) for at, extent in enumerate(x.shape[2:])
+    )
+    change = 2 * eps[:, None, None] * plan[..., 3:]
+    bars = (change[..., None] * tall[:, :, None])[..., None]
     low, high = (edge[:, None] for edge in ball.box(x, eps))
-    return torch.clamp(z[:, None] + change * mask.reshape(n, k, 1, h, w), low, high)
+    return torch.addcmul(z[:, None], bars, wide[:, :, None, None]).clamp_(low, high)
 
 
 def recolour_one(z: Tensor, x: Tensor, eps: Tensor, plan: Tensor) -> Tensor:
@@ -163,13 +165,14 @@ def _of_length_one(v: Tensor) -> Tensor:
 
 def _window(corner: Tensor, side: Tensor, h: int, w: int) -> Tensor:
     """[n, 1, h, w] whether a pixel lies in the square of its row; corner: [n, 2]."""
-    rows, columns = (
-        torch.arange(extent, device=corner.device) - corner[:, k, None]
-        for k, extent in enumerate((h, w))
-    )
-    tall = (rows >= 0) & (rows < side[:, None])
-    wide = (columns >= 0) & (columns < side[:, None])
+    tall, wide = (_inside(corner[:, k], side, extent) for k, extent in enumerate((h, w)))
     return tall[:, None, :, None] & wide[:, None, None, :]
+
+
+def _inside(start: Tensor, side: Tensor, extent: int) -> Tensor:
+    """[..., extent] whether a place is one of the `side` from `start` [...] on."""
+    places = torch.arange(extent, device=start.device) - start[..., None]
+    return (places >= 0) & (places < side[..., None])
 
 
 def _placed(shape: Tensor, corner: Tensor, h: int, w: int) -> Tensor:

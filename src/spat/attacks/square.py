@@ -25,7 +25,7 @@ from spat.attacks._state import State, column, on_cpu, shared
 from spat.errors import UserError
 
 AHEAD = 128  # queries that are planned at once
-TOGETHER = {"cpu": 40, "cuda": 512}  # images of at most so many NUMBERS that fill a forward
+TOGETHER = {"cpu": 96, "cuda": 512}
 NUMBERS = 32 * 32 * 3
 FURTHEST = (
     12  # queries of a row in one forward: 2 to 6 % are accepted, more would be void too often
@@ -88,6 +88,7 @@ class Square(Search[SquareState]):
     official: bool = False
 
     stride = 16
+    in_lanes = False  # between forwards Python does much, which threads would do by turns
     rows = SquareState
 
     def __post_init__(self) -> None:
@@ -143,7 +144,7 @@ class Square(Search[SquareState]):
         z = self._proposals(s, 3 * (most // len(s)) // 2)  # more, as some need no forward
         queries = torch.arange(z.shape[1], device=z.device)
         in_reach = queries < self._reach(s)[:, None]
-        wanted = in_reach & (z != s.z[:, None]).flatten(2).any(2)
+        wanted = in_reach & ((z - s.z[:, None]).flatten(2).abs_().amax(2) > 0)
         asked = first_of_all(wanted, most)
         try:
             margin, wrong = self._answers(model, z, s.y, asked)
@@ -154,10 +155,10 @@ class Square(Search[SquareState]):
             return
         better = (margin < s.margin[:, None]) | (margin <= 0)
         first, end = first_of_each(better), first_of_each(~in_reach | (wanted & ~asked))
-        rows, at = torch.arange(len(s), device=z.device), first.clamp(max=z.shape[1] - 1)
-        self._accept(
-            s, z[rows, at], margin[rows, at], wrong[rows, at], torch.minimum(first + 1, end)
-        )
+        at = first.clamp(max=len(queries) - 1)
+        at += len(queries) * torch.arange(len(s), device=z.device)
+        z, margin, wrong = (t.flatten(0, 1).index_select(0, at) for t in (z, margin, wrong))
+        self._accept(s, z, margin, wrong, torch.minimum(first + 1, end))
 
     def _accept(
         self, s: SquareState, z: Tensor, margin: Tensor, wrong: Tensor, queries: Tensor
@@ -179,12 +180,13 @@ class Square(Search[SquareState]):
         self, model: nn.Module, z: Tensor, y: Tensor, asked: Tensor
     ) -> tuple[Tensor, Tensor]:
         """[n, k] of the images z [n, k, ...] that are asked; the others are no better than any."""
-        margin = torch.full(asked.shape, torch.inf, dtype=z.dtype, device=z.device)
-        wrong = torch.zeros_like(asked)
-        row, query = asked.nonzero(as_tuple=True)
-        if len(row):
-            margin[row, query], wrong[row, query] = self._look(model, z[row, query], y[row])
-        return margin, wrong
+        margin = torch.full((asked.numel(),), torch.inf, dtype=z.dtype, device=z.device)
+        wrong = torch.zeros_like(margin, dtype=torch.bool)
+        at = asked.flatten().nonzero().squeeze(1)
+        if len(at):
+            z, y = z.flatten(0, 1).index_select(0, at), y.index_select(0, at // asked.shape[1])
+            margin[at], wrong[at] = self._look(model, z, y)
+        return margin.reshape(asked.shape), wrong.reshape(asked.shape)
 
     def _source(self, batch: Batch, rounds: Tensor) -> random.Source:
         if not self.official and isinstance(batch.source, torch.Generator):

@@ -1,7 +1,8 @@
 """A search on many images: one batch, kept full from a queue of (example, round) pairs.
 
 On a CPU its rows are dealt to lanes, one a thread: between two looks at what is done no lane waits
-for another, which operations that all threads share do all the time.
+for another, which operations that all threads share do all the time. A search that does much
+between its forwards, where Python lets one thread run at a time, has one lane and shares those.
 
 A pair's place is free again as soon as its row is done: broken and confirmed by the model, at its
 last step, or overtaken, as an earlier round has broken the example. The pairs of a round come
@@ -22,7 +23,7 @@ from torch import Tensor
 from spat.attacks._search import Batch, Search
 from spat.attacks._state import State, column
 from spat.evaluation._part import FEWEST, Pause, Task
-from spat.fast import Crew, crew, one_by_one, split
+from spat.fast import Crew, InBlocks, crew, one_by_one, split, threads
 
 REFILL = 4  # a batch is refilled when this part of it is empty: few rows cost as much as many
 UNEVEN = 1.25  # a lane so many times as long as the average is shortened
@@ -35,13 +36,14 @@ class Drive:
     def __init__(self, task: Task, pairs: Tensor | None = None, *, again: bool = False) -> None:
         assert isinstance(task.attack, Search)
         self.task, self.attack = task, task.attack
-        self.net = task.net(again)
+        self.net = self.asked = task.net(again)
         rounds = self.attack.rounds(task.examples.classes)
         self.pairs = all_pairs(task.tally.left, rounds) if pairs is None else pairs
         self.is_again = again
         self.next = 0  # of the pairs
         room, device = task.subject.room, task.subject.device
         self.by = split(self.net, room.size, device, smallest=FEWEST)
+        self.places = self.by.workers if self.attack.in_lanes else 1
         self.together: Crew = one_by_one
         self.lanes: dict[int, State] = {}
         self.parked: State | None = None  # rows that have no place: where memory ended, say
@@ -49,6 +51,8 @@ class Drive:
 
     def run(self, pause: Pause) -> None:
         with crew(self.by) as self.together:
+            if not self.attack.in_lanes:
+                self.asked = InBlocks(self.net, self.together, self.by, FEWEST)
             while self._fill():
                 self._advance()
                 pause(self._share())
@@ -77,7 +81,7 @@ class Drive:
         rows = {name: self._rows(tensors, name) for name in names}
         self.parked = rows.pop(PARKED, None)
         self.lanes = {int(name.removeprefix("lane ")): state for name, state in rows.items()}
-        if any(k >= self.by.workers for k in self.lanes):  # of a machine with more threads
+        if any(k >= self.places for k in self.lanes):  # of a machine with more threads
             self._park()
 
     def _rows(self, tensors: Mapping[str, Tensor], name: str) -> State:
@@ -93,7 +97,7 @@ class Drive:
     @property
     def _lengths(self) -> list[int]:
         """Of the lanes, of which some may have no rows yet."""
-        return [len(self.lanes.get(k, ())) for k in range(self.by.workers)]
+        return [len(self.lanes.get(k, ())) for k in range(self.places)]
 
     def _fill(self) -> bool:
         """Let rows leave and others enter; whether there are any to advance."""
@@ -128,7 +132,7 @@ class Drive:
     def _begun(self, pairs: tuple[Tensor, Tensor]) -> State:
         at, rounds = pairs
         batch, device = self._batch(at), self.task.subject.device
-        rows: State = self.attack.begin(self.net, batch, rounds.to(device))
+        rows: State = self.attack.begin(self.asked, batch, rounds.to(device))
         return rows
 
     def _dealt(self, arriving: Tensor) -> dict[int, Tensor]:
@@ -144,7 +148,7 @@ class Drive:
 
     def _worthwhile(self, rows: int) -> int:
         """Lanes for so many rows."""
-        return max(min(self.by.workers, rows // FEWEST), 1)
+        return max(min(self.places, rows // FEWEST), 1)
 
     def _join(self, k: int, rows: State) -> None:
         if len(self.lanes.get(k, ())):
@@ -185,14 +189,22 @@ class Drive:
         # A step gives a state new tensors and writes into none.
         before = {k: copy.copy(lane) for k, lane in self.lanes.items()}
         lanes = [lane for lane in self.lanes.values() if len(lane)]
-        advance = lambda: self.together(self._steps, lanes)  # noqa: E731
+        advance = lambda: self._together(lanes)  # noqa: E731
         if not self.task.subject.room.fits(advance, sum(self._lengths)):
             self.lanes = before
             self._park()
 
+    def _together(self, lanes: list[State]) -> None:
+        if self.attack.in_lanes:
+            self.together(self._steps, lanes)
+            return
+        with threads(self.by.threads):  # small operations are not worth more
+            for lane in lanes:
+                self._steps(lane)
+
     def _steps(self, lane: State) -> None:
         for _ in range(self.attack.stride):
-            self.attack.advance(self.net, lane)
+            self.attack.advance(self.asked, lane)
 
     def _settle(self, lane: State) -> None:
         """Rows that are done leave, once the model has judged what they have to show."""

@@ -1,6 +1,6 @@
 """The fast way to many gradients: an evaluation copy of a model, and blocks of a batch."""
 
-from spat.fast._blocks import Crew, Split, crew, one_by_one, run_blocks, split
+from spat.fast._blocks import Crew, InBlocks, Split, crew, one_by_one, run_blocks, split, threads
 from spat.fast._compiled import Compile
 from spat.fast._deep import deep_small_maps
 from spat.fast._hardware import has_fast_bfloat16
@@ -11,6 +11,7 @@ __all__ = [
     "Compile",
     "Crew",
     "Exact",
+    "InBlocks",
     "Precision",
     "Split",
     "Surrogate",
@@ -22,5 +23,6 @@ __all__ = [
     "run_blocks",
     "split",
     "surrogate",
+    "threads",
     "uses_bfloat16",
 ]

@@ -69,8 +69,8 @@ def run_blocks(fn: Callable[[slice], Tensor], n: int, by: Split) -> Tensor:
 def crew(by: Split) -> Iterator[Crew]:
     """A `map` whose calls run side by side; an exception is raised once all of them have ended.
 
-    The workers see the caller's gradient mode and use `by.threads` threads an operation. A call
-    that is alone is the caller's own, with all threads.
+    The workers, of which the caller is one, see its gradient mode and use `by.threads` threads an
+    operation. A call that is alone is the caller's own, with all threads.
     """
     if by.workers == 1:
         yield one_by_one
@@ -80,11 +80,45 @@ def crew(by: Split) -> Iterator[Crew]:
         def together(fn: Callable[[T], R], items: Sequence[T]) -> list[R]:
             if len(items) == 1:
                 return one_by_one(fn, items)
-            futures = [pool.submit(fn, item) for item in items]
-            wait(futures)
-            return [future.result() for future in futures]
+            futures = [pool.submit(fn, item) for item in items[1:]]
+            try:
+                with threads(by.threads):
+                    first = fn(items[0])
+            finally:
+                wait(futures)
+            return [first, *(future.result() for future in futures)]
 
         yield together
+
+
+class InBlocks(nn.Module):
+    """A model to which a crew gives each batch in blocks of at least `smallest`; no gradients."""
+
+    def __init__(self, net: nn.Module, together: Crew, by: Split, smallest: int) -> None:
+        super().__init__()
+        self.net, self.together, self.by, self.smallest = net, together, by, smallest
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = max(min(self.by.workers, len(x) // self.smallest), 1)
+        return torch.cat(self.together(self._answer, x.chunk(parts)))
+
+    @torch.no_grad()
+    def _answer(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.net(x)
+        return logits
+
+
+@contextmanager
+def threads(n: int) -> Iterator[None]:
+    """So many for an operation of the caller."""
+    before = torch.get_num_threads()
+    if n != before:
+        torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        if n != before:
+            torch.set_num_threads(before)
 
 
 def one_by_one(fn: Callable[[T], R], items: Sequence[T]) -> list[R]:
@@ -94,9 +128,10 @@ def one_by_one(fn: Callable[[T], R], items: Sequence[T]) -> list[R]:
 @contextmanager
 def _workers(by: Split) -> Iterator[ThreadPoolExecutor]:
     keep_freed_memory()
-    threads, grad = torch.get_num_threads(), torch.is_grad_enabled()
+    before, grad = torch.get_num_threads(), torch.is_grad_enabled()
 
     def prepare() -> None:
+        torch.get_num_threads()  # or the thread's first operation takes what was last set anywhere
         torch.set_num_threads(by.threads)
         torch.set_grad_enabled(grad)
 
@@ -104,4 +139,4 @@ def _workers(by: Split) -> Iterator[ThreadPoolExecutor]:
         with ThreadPoolExecutor(by.workers, initializer=prepare) as pool:
             yield pool
     finally:  # `prepare` also set what later threads of the process start with
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)

@@ -19,11 +19,11 @@ from torch import Tensor, fx, nn
 from spat.fast._graph import RELUS, SUMS, called
 from spat.fast._hardware import has_wide_vectors
 from spat.fast._layers import Affine, FoldedConv, channels_last
+from spat.fast._pool import max_pool
 
 ENOUGH = 16  # images; fewer do not fill the vectors
 MAP = 16  # pixels of a map that is worth laying for one convolution alone
 FEW = 4  # channels of an image, which cost little to lay anew
-Sides = int | tuple[int, ...]
 ELEMENTWISE = {
     Affine,
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU),
@@ -39,24 +39,6 @@ def deep(x: Tensor) -> Tensor:
 
 def flat(x: Tensor) -> Tensor:
     return channels_last(x[0].permute(3, 0, 1, 2)) if x.ndim == 5 else x
-
-
-def max_pool(
-    x: Tensor,
-    kernel_size: Sides,
-    stride: Sides | None = None,
-    padding: Sides = 0,
-    dilation: Sides = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Tensor:
-    """`max_pool2d`, also of a batch that lies deep; indices are never asked for."""
-    sides = (kernel_size, kernel_size if stride is None else stride, padding, dilation)
-    if x.ndim != 5:
-        return F.max_pool2d(x, *sides, ceil_mode=ceil_mode)
-    pairs = (side if isinstance(side, tuple) else (side, side) for side in sides)
-    size, step, rim, gap = ((*pair, one) for pair, one in zip(pairs, (1, 1, 0, 1), strict=True))
-    return F.max_pool3d(x, size, step, rim, gap, ceil_mode)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
 
 from spat.fast._hardware import has_fast_bfloat16
+from spat.fast._pool import where_positive
 
 VECTOR = 16  # channels that fill a vector register
 
@@ -174,7 +175,7 @@ class _Explicit(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor | None, None]:
         if ctx.conv.relu:
-            g = torch.ops.aten.threshold_backward(g, *ctx.saved_tensors, 0)
+            g = where_positive(g, *ctx.saved_tensors)
         g = channels_last(g)
         return ctx.conv.input_gradient(g, ctx.shape), g if ctx.adds else None, None
 
