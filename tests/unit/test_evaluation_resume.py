@@ -100,7 +100,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-EVERY = {"aa-40": 20, "aa-20": 70}  # pauses between two stops
+EVERY = {"aa-40": 20, "aa-20": 70, "square-300 fgsm": 1}  # pauses between two stops
 
 
 BOTH = [name for name in CASES if name != "aa-20"]  # of which the twin would take long
