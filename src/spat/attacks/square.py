@@ -25,11 +25,9 @@ from spat.attacks._state import State, column, on_cpu, shared
 from spat.errors import UserError
 
 AHEAD = 128  # queries that are planned at once
-TOGETHER = {"cpu": 96, "cuda": 512}
-NUMBERS = 32 * 32 * 3
-FURTHEST = (
-    12  # queries of a row in one forward: 2 to 6 % are accepted, more would be void too often
-)
+TOGETHER = {"cpu": 96, "cuda": 512}  # images that fill a forward
+NUMBERS = 32 * 32 * 3  # of an image that this is meant for
+FURTHEST = 12  # queries of a row in one forward: 2 to 6 % are accepted, more are void too often
 
 
 @dataclass(kw_only=True)
