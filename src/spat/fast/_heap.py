@@ -1,7 +1,7 @@
 """Memory that worker threads give back is kept for the next step.
 
 glibc has a heap for each thread. Whatever frees its last block hands it to the system, and the next
-step has every page of it brought in anew: for small models that takes a third of an attack step.
+step has every page of it brought in anew, which small models pay for at every attack step.
 """
 
 from __future__ import annotations
